@@ -1,0 +1,33 @@
+"""Every error that raypack raises on purpose.
+
+Each error also is a builtin one, so that callers who know nothing of raypack catch what they expect.
+Wrong *types* of arguments raise plain ``TypeError``.
+"""
+
+
+class RaypackError(Exception):
+    """Base of all raypack errors."""
+
+
+class SamplerError(RaypackError, ValueError):
+    """An order, plan or state breaks the contract of a sampler or planner."""
+
+
+class SourceError(RaypackError, ValueError):
+    """A source on disk is missing, damaged, changed or not what its manifest says."""
+
+
+class PrepareError(RaypackError, ValueError):
+    """Input that cannot be prepared; the message names the file and the line."""
+
+
+class CheckpointError(RaypackError, ValueError):
+    """A file of a checkpoint is missing, damaged, stale or foreign; the message names it."""
+
+
+class LoaderError(RaypackError, RuntimeError):
+    """The train loop used the loader against its contract (a forgotten commit, a lone report)."""
+
+
+class StreamError(RaypackError, RuntimeError):
+    """Examples cannot reach the train loop: no CPU for the reader, a dead actor, a wrong batch."""
