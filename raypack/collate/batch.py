@@ -1,0 +1,204 @@
+"""The packed batch: tokens on a device, and the one truth of where documents end."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from raypack.arguments import integer
+from raypack.collate.errors import BatchError
+from raypack.collate.flat import INT32_MAX, Document, FlatDocuments, Tokens, parse_documents, parse_flat
+from raypack.collate.placing import place_packed, place_padded, upload
+from raypack.collate.sizes import PACKED, indices_of, layout_of, padded_size, padding_side_of
+
+if TYPE_CHECKING:
+    from raypack.batching import TokenBatchPlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PackedBatch:
+    """Documents of one micro-batch on a device.
+
+    Packed is one row of T tokens, padding last: shape (1, T). Padded is one document a row: shape
+    (B, S). An empty plan is a legal batch too: padding alone, nothing supervised.
+    """
+
+    input_ids: torch.Tensor
+    """(1, T) or (B, S) int64 token ids; the pad id on padding."""
+    labels: torch.Tensor
+    """As `input_ids`, aligned with them: -100 on padding and on each document's first token. The
+    loss shifts them, so no document is trained to predict the next one's start."""
+    position_ids: torch.Tensor
+    """As `input_ids`: the token's position in its document, 0 on padding."""
+    segment_ids: torch.Tensor
+    """(1, T) or (B, S) int32: the row's document, from 1; 0 is padding."""
+    cu_seqlens: torch.Tensor
+    """(documents + 1,) int32: where each real document starts among the real tokens, and their number."""
+    max_seqlen: int
+    """The longest document's tokens; 0 where there is none."""
+    indices: torch.Tensor
+    """(documents,) int64 on the host: the source index of each document, in the order of the batch."""
+    plan: TokenBatchPlan | None
+    """The plan this batch answers, where one was given."""
+    layout: str
+    """``"packed"`` or ``"padded"``."""
+    num_tokens: int
+    """Real tokens."""
+    num_supervised: int | None
+    """Labels that train something; None where they came as a tensor on a device and were not counted."""
+
+    @property
+    def num_documents(self) -> int:
+        """Real documents."""
+        return int(self.cu_seqlens.shape[0]) - 1
+
+    @property
+    def num_padding(self) -> int:
+        """Token slots that hold padding."""
+        return self.input_ids.numel() - self.num_tokens
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors lie (`indices` excepted)."""
+        return self.input_ids.device
+
+    @classmethod
+    def from_documents(
+        cls,
+        documents: Sequence[Document],
+        labels: Sequence[Document] | None = None,
+        *,
+        indices: Tokens | None = None,
+        plan: TokenBatchPlan | None = None,
+        layout: str | enum.Enum = PACKED,
+        pad_to_multiple: int | None = None,
+        pad_to: int | None = None,
+        pad_id: int = 0,
+        padding_side: str = "right",
+        device: torch.device | str | None = None,
+    ) -> PackedBatch:
+        """Make a batch from token lists, arrays or tensors.
+
+        Args:
+            documents: one non-empty sequence of token ids a document; none gives a batch of padding.
+            labels: of the documents' lengths, -100 where nothing is to be learnt; None: the ids.
+            indices: see `from_flat`, as is all that follows.
+            plan: the plan that these documents answer.
+            layout: ``"packed"`` or ``"padded"``.
+            pad_to_multiple: round T or S up.
+            pad_to: T or S itself.
+            pad_id: the token id on padding.
+            padding_side: ``"right"``, or ``"left"`` under the padded layout.
+            device: where the batch is built.
+
+        Raises:
+            TypeError: something has the wrong type.
+            BatchError: documents, labels and sizes do not fit together.
+        """
+        return cls._build(
+            parse_documents(documents, labels),
+            indices=indices,
+            plan=plan,
+            layout=layout,
+            pad_to_multiple=pad_to_multiple,
+            pad_to=pad_to,
+            pad_id=pad_id,
+            padding_side=padding_side,
+            device=device,
+        )
+
+    @classmethod
+    def from_flat(
+        cls,
+        input_ids: Tokens,
+        lengths: Tokens,
+        *,
+        labels: Tokens | None = None,
+        indices: Tokens | None = None,
+        plan: TokenBatchPlan | None = None,
+        layout: str | enum.Enum = PACKED,
+        pad_to_multiple: int | None = None,
+        pad_to: int | None = None,
+        pad_id: int = 0,
+        padding_side: str = "right",
+        device: torch.device | str | None = None,
+    ) -> PackedBatch:
+        """Make a batch from flat tokens, without a loop over documents and without waiting for a device.
+
+        The arguments are only read: views of Arrow buffers may be passed as they are. Ids and labels
+        travel to the device as int32.
+
+        Args:
+            input_ids: (total,) integers, all documents' tokens one after another.
+            lengths: (documents,) integers on the host, each at least 1.
+            labels: (total,) integers, -100 where nothing is to be learnt; None: the ids themselves.
+            indices: (documents,) source indices; None: the plan's, or 0, 1, 2, … without a plan.
+            plan: the plan that these documents answer; its counts must agree.
+            layout: ``"packed"`` or ``"padded"`` (a string, or a `TokenBatchLayout`).
+            pad_to_multiple: round T or S up to a multiple of this many tokens.
+            pad_to: T or S itself, for static shapes; too small is an error.
+            pad_id: the token id on padding.
+            padding_side: ``"right"``, or ``"left"`` under the padded layout.
+            device: where the batch is built; None: torch's default device.
+
+        Raises:
+            TypeError: something has the wrong type.
+            BatchError: tokens, lengths, labels, plan and sizes do not fit together.
+        """
+        return cls._build(
+            parse_flat(input_ids, lengths, labels),
+            indices=indices,
+            plan=plan,
+            layout=layout,
+            pad_to_multiple=pad_to_multiple,
+            pad_to=pad_to,
+            pad_id=pad_id,
+            padding_side=padding_side,
+            device=device,
+        )
+
+    @classmethod
+    def _build(
+        cls,
+        flat: FlatDocuments,
+        *,
+        indices: Tokens | None,
+        plan: TokenBatchPlan | None,
+        layout: str | enum.Enum,
+        pad_to_multiple: int | None,
+        pad_to: int | None,
+        pad_id: int,
+        padding_side: str,
+        device: torch.device | str | None,
+    ) -> PackedBatch:
+        """Check the sizes, then place the tensors."""
+        kind = layout_of(layout)
+        left = padding_side_of(padding_side, kind) == "left"
+        pad_id = integer("pad_id", pad_id, minimum=0, maximum=INT32_MAX, error=BatchError)
+        needed = flat.total if kind == PACKED else flat.max_seqlen
+        size = padded_size(needed, pad_to_multiple, pad_to)
+        sources = indices_of(flat, indices, plan)
+        where = torch.get_default_device() if device is None else torch.device(device)
+        cu_seqlens = upload(flat.offsets, where)
+        if kind == PACKED:
+            placed = place_packed(flat, cu_seqlens, size, pad_id)
+        else:
+            placed = place_padded(flat, cu_seqlens, size, pad_id, left=left)
+        input_ids, labels, position_ids, segment_ids = placed
+        return cls(
+            input_ids=input_ids,
+            labels=labels,
+            position_ids=position_ids,
+            segment_ids=segment_ids,
+            cu_seqlens=cu_seqlens,
+            max_seqlen=flat.max_seqlen,
+            indices=sources,
+            plan=plan,
+            layout=kind,
+            num_tokens=flat.total,
+            num_supervised=flat.num_supervised,
+        )
