@@ -1,1 +1,8 @@
-"""."""
+"""What there is: the Arrow store of examples, its manifest and its fingerprint."""
+
+from raypack.source.change import describe_change
+from raypack.source.manifest import SourceManifest
+from raypack.source.store import ArrowSource, open_source
+from raypack.source.write import write_source
+
+__all__ = ["ArrowSource", "SourceManifest", "describe_change", "open_source", "write_source"]

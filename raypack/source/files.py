@@ -1,0 +1,131 @@
+"""The files of a source on this machine: read where they lie, or from the node-local cache."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from pyarrow.fs import FileSelector, FileType
+
+from raypack.errors import SourceError
+from raypack.source.cache import NodeCache
+from raypack.source.location import Location
+from raypack.source.manifest import MANIFEST_FILE, ShardEntry, SourceManifest, TableEntry
+from raypack.source.manifest_json import parse_manifest
+from raypack.source.shards import Shard, digest_of_columns, map_shard
+from raypack.source.tables import map_table
+
+_READ_BYTES = 8 << 20
+
+
+def read_manifest(folder: Location) -> SourceManifest:
+    """Read and check a source's manifest and the sizes of the files that it names.
+
+    Raises:
+        SourceError: there is no finished source, the manifest is damaged, or a file is missing or has
+            another size; the message names the first such file.
+    """
+    sizes = _list_sizes(folder)
+    if MANIFEST_FILE not in sizes:
+        if any(name.endswith(".arrow") for name in sizes):
+            raise SourceError(
+                f"{folder.uri} has shards but no {MANIFEST_FILE}: its writing did not end; "
+                "wait for it, or remove the folder and prepare it again"
+            )
+        raise SourceError(
+            f"{folder.uri} is a folder without {MANIFEST_FILE}, so no source; prepare one first"
+        )
+    with folder.filesystem.open_input_stream(folder.child(MANIFEST_FILE)) as stream:
+        manifest = parse_manifest(stream.read(), f"{folder.uri}/{MANIFEST_FILE}")
+    for entry in manifest.entries:
+        _check_size(folder, entry, sizes.get(entry.file))
+    return manifest
+
+
+def _list_sizes(folder: Location) -> dict[str, int]:
+    kind = folder.kind()
+    if kind == FileType.NotFound:
+        raise SourceError(f"{folder.uri} does not exist; a source is a folder made by raypack prepare")
+    if kind != FileType.Directory:
+        raise SourceError(f"{folder.uri} is a file; a source is a folder made by raypack prepare")
+    listing = folder.filesystem.get_file_info(FileSelector(folder.path))
+    return {info.base_name: info.size for info in listing if info.type == FileType.File}
+
+
+def _check_size(folder: Location, entry: ShardEntry | TableEntry, size: int | None) -> None:
+    if size is None:
+        raise SourceError(f"{folder.uri}/{entry.file} is missing; restore the source")
+    if size != entry.bytes:
+        raise SourceError(
+            f"{folder.uri}/{entry.file} must have {entry.bytes} bytes, got {size}; restore the source"
+        )
+
+
+class SourceFiles:
+    """Maps the files of one source.
+
+    Attributes:
+        folder: Where the source lies.
+        manifest: Its manifest.
+        fingerprint: The manifest's fingerprint, computed once.
+    """
+
+    def __init__(self, folder: Location, manifest: SourceManifest) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.fingerprint = manifest.fingerprint
+        self._cache = None if folder.is_local else NodeCache(folder, self.fingerprint)
+
+    def table(self, entry: TableEntry) -> NDArray[np.int32]:
+        """Return a memory-mapped table, int32 (n,)."""
+        path = self._local(entry, lambda copy: _check_table(copy, entry))
+        table = map_table(path)
+        if len(table) != self.manifest.examples:
+            raise SourceError(
+                f"{path} must have {entry.bytes} bytes, got {4 * len(table)}; restore the source"
+            )
+        return table
+
+    def shard(self, number: int) -> Shard:
+        """Return a memory-mapped shard."""
+        entry = self.manifest.shards[number]
+        return self._map(self._local(entry, lambda copy: self._check_shard(copy, entry)), entry)
+
+    def verify(self) -> None:
+        """Compare the digest of every file with the manifest.
+
+        Raises:
+            SourceError: naming the first file that differs.
+        """
+        for entry in self.manifest.shards:
+            self._check_shard(self._local(entry, lambda _: None), entry)
+        for table in (self.manifest.lengths, self.manifest.supervised):
+            _check_table(self._local(table, lambda _: None), table)
+
+    def _local(self, entry: ShardEntry | TableEntry, check: Callable[[str], None]) -> str:
+        if self._cache is None:
+            return self.folder.child(entry.file)
+        return self._cache.fetch(entry.file, entry.bytes, check)
+
+    def _map(self, path: str, entry: ShardEntry) -> Shard:
+        return map_shard(path, entry, self.manifest.columns)
+
+    def _check_shard(self, path: str, entry: ShardEntry) -> None:
+        shard = self._map(path, entry)
+        if digest_of_columns(shard.input_ids, shard.labels) != entry.digest:
+            raise SourceError(
+                f"{entry.file} ({path}) holds other tokens than its manifest says; restore the source"
+            )
+
+
+def _check_table(path: str, entry: TableEntry) -> None:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_READ_BYTES):
+            digest.update(block)
+    if digest.hexdigest() != entry.digest:
+        raise SourceError(
+            f"{entry.file} ({path}) holds other values than its manifest says; restore the source"
+        )

@@ -1,0 +1,99 @@
+"""Where a source lies: a local path or the URI of any file system."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+import fsspec
+from pyarrow import ArrowInvalid
+from pyarrow.fs import FileSystem, FileType, FSSpecHandler, LocalFileSystem, PyFileSystem
+
+from raypack.arguments import type_name
+from raypack.errors import SourceError
+
+_SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*)(://|::)")
+# Arrow brings its own clients for these; anything else goes through fsspec.
+_ARROW_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "mock")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place in a file system.
+
+    Attributes:
+        uri: The place as the user wrote it; a local path is made absolute.
+        filesystem: The file system that holds it.
+        path: The place inside ``filesystem``.
+        is_local: Whether files can be memory-mapped where they lie.
+    """
+
+    uri: str
+    filesystem: FileSystem
+    path: str
+    is_local: bool
+
+    def child(self, name: str) -> str:
+        """Return the path inside the file system of the file ``name`` in this folder."""
+        return f"{self.path.rstrip('/')}/{name}"
+
+    def kind(self) -> FileType:
+        """Return whether a file, a folder or nothing lies here."""
+        return self.filesystem.get_file_info(self.path).type
+
+
+def locate(path: str | os.PathLike[str]) -> Location:
+    """Find the file system of a path or URI.
+
+    Args:
+        path: A local path, a ``file://`` URI, or a URI that Arrow (S3, GCS, Azure, HDFS) or fsspec knows.
+
+    Raises:
+        TypeError: ``path`` is neither a str nor a path object.
+        SourceError: it is empty, or no client for its scheme is installed.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path must be a str or a path object, got {type_name(path)}")
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"path must be a str or a path object, got one of {type_name(text)}")
+    if not text:
+        raise SourceError("path must be a non-empty str, got ''; name a folder")
+    match = _SCHEME.match(text)
+    if match is None:
+        return _local(os.path.expanduser(text))
+    if match.group(1).lower() == "file" and match.group(2) == "://":
+        return _local(_path_of_file_uri(text))
+    return _remote(text, match.group(1).lower())
+
+
+def _local(path: str) -> Location:
+    absolute = os.path.abspath(path)
+    return Location(absolute, LocalFileSystem(), absolute, True)
+
+
+def _path_of_file_uri(uri: str) -> str:
+    parts = urlsplit(uri)
+    if parts.netloc not in ("", "localhost"):
+        raise SourceError(f"a file:// URI must name no host, got {uri!r}; write file:///folder")
+    # '?' and '#' are legal in file names, so what urlsplit took for a query belongs to the path.
+    return unquote(uri[len("file://") + len(parts.netloc) :])
+
+
+def _remote(uri: str, scheme: str) -> Location:
+    if scheme in _ARROW_SCHEMES:
+        try:
+            filesystem, path = FileSystem.from_uri(uri)
+        except ArrowInvalid as error:
+            raise SourceError(f"path {uri!r} is no URI that Arrow can read: {error}") from error
+        return Location(uri, filesystem, path, False)
+    try:
+        inner, path = fsspec.core.url_to_fs(uri.removeprefix("fsspec+"))
+    except (ValueError, ImportError) as error:
+        raise SourceError(
+            f"no file system for {uri!r}: {error}; install the fsspec package of {scheme!r}, "
+            "or copy the data to a path that every node sees"
+        ) from error
+    return Location(uri, PyFileSystem(FSSpecHandler(inner)), path, False)
