@@ -1,0 +1,59 @@
+"""Reading saved records: a dict that anybody may have edited becomes checked fields or a SamplerError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from raypack.arguments import shown, type_name
+from raypack.errors import SamplerError
+
+_Record = TypeVar("_Record")
+
+
+def read_fields(record: str, value: object, names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the fields of a saved record, all of ``names`` and no other.
+
+    Args:
+        record: What the record is called in messages.
+        value: The dict as loaded.
+        names: The fields it must have.
+
+    Raises:
+        SamplerError: ``value`` is no dict, or a field is missing or unknown.
+    """
+    if not isinstance(value, Mapping):
+        raise SamplerError(f"{record} must be a dict, got {type_name(value)}")
+    missing = [name for name in names if name not in value]
+    if missing:
+        raise SamplerError(f"{record} lacks {', '.join(missing)}; it is damaged or of another format")
+    unknown = [key for key in value if key not in names]
+    if unknown:
+        raise SamplerError(
+            f"{record} has unknown fields {shown(unknown)}; it is damaged or of a newer format"
+        )
+    return {name: value[name] for name in names}
+
+
+def build(record: str, make: Callable[..., _Record], fields: dict[str, Any]) -> _Record:
+    """Make a record of loaded fields; a field of the wrong type is the record's fault, not the caller's.
+
+    Raises:
+        SamplerError: the fields are wrong in type or value.
+    """
+    try:
+        return make(**fields)
+    except TypeError as fault:
+        raise SamplerError(f"{record} is damaged: {fault}") from fault
+
+
+def check_version(record: str, version: object, known: int) -> None:
+    """Refuse a record of another format.
+
+    Raises:
+        SamplerError: ``version`` is not ``known``.
+    """
+    if isinstance(version, bool) or not isinstance(version, int) or version != known:
+        raise SamplerError(
+            f"{record} must have version {known}, got {shown(version)}; use a raypack that wrote it"
+        )
