@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 
 import numpy as np
@@ -15,9 +14,7 @@ from raypack.source.location import Location
 from raypack.source.manifest import MANIFEST_FILE, ShardEntry, SourceManifest, TableEntry
 from raypack.source.manifest_json import parse_manifest
 from raypack.source.shards import Shard, digest_of_columns, map_shard
-from raypack.source.tables import map_table
-
-_READ_BYTES = 8 << 20
+from raypack.source.tables import digest_of_table, map_table
 
 
 def read_manifest(folder: Location) -> SourceManifest:
@@ -121,11 +118,7 @@ class SourceFiles:
 
 
 def _check_table(path: str, entry: TableEntry) -> None:
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(_READ_BYTES):
-            digest.update(block)
-    if digest.hexdigest() != entry.digest:
+    if digest_of_table(path) != entry.digest:
         raise SourceError(
             f"{entry.file} ({path}) holds other values than its manifest says; restore the source"
         )

@@ -46,7 +46,7 @@ class TableEntry:
     Attributes:
         file: Name of the file in the source's folder.
         bytes: Exact size of the file.
-        digest: SHA-256 (hex) of the file.
+        digest: What `raypack.batching.lengths.lengths_digest` gives for its values (hex).
     """
 
     file: str

@@ -27,7 +27,8 @@ _TOP = frozenset(field.name for field in dataclasses.fields(SourceManifest)) - {
     "fingerprint",
     "checksum",
 }
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+_SHARD_DIGEST = re.compile(r"[0-9a-f]{64}")
+_TABLE_DIGEST = re.compile(r"[0-9a-f]{32}")
 _INT32_MAX = 2**31 - 1
 
 
@@ -142,10 +143,10 @@ class _Reader:
             raise _FaultError(f"{name} must be an integer of at least 0, got {shown(value)}")
         return value
 
-    def _digest(self, record: Mapping[str, Any]) -> str:
+    def _digest(self, record: Mapping[str, Any], rule: re.Pattern[str]) -> str:
         value = record["digest"]
-        if not isinstance(value, str) or not _DIGEST.fullmatch(value):
-            raise _FaultError(f"digest must be 64 hexadecimal digits, got {shown(value)}")
+        if not isinstance(value, str) or not rule.fullmatch(value):
+            raise _FaultError(f"digest must match {rule.pattern}, got {shown(value)}")
         return value
 
     def _file(self, record: Mapping[str, Any]) -> str:
@@ -166,13 +167,15 @@ class _Reader:
     def _shard(self, entry: Any) -> ShardEntry:
         self._names(entry, frozenset(ShardEntry.__slots__), "a shard")
         counts = {name: self._count(entry, name) for name in ("bytes", "examples", "tokens")}
-        return ShardEntry(file=self._file(entry), digest=self._digest(entry), **counts)
+        return ShardEntry(file=self._file(entry), digest=self._digest(entry, _SHARD_DIGEST), **counts)
 
     def _table(self, record: Mapping[str, Any], name: str) -> TableEntry:
         entry = record[name]
         self._names(entry, frozenset(TableEntry.__slots__), name)
         return TableEntry(
-            file=self._file(entry), bytes=self._count(entry, "bytes"), digest=self._digest(entry)
+            file=self._file(entry),
+            bytes=self._count(entry, "bytes"),
+            digest=self._digest(entry, _TABLE_DIGEST),
         )
 
     def _extreme(self, record: Mapping[str, Any], name: str) -> Extreme | None:

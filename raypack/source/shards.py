@@ -117,7 +117,7 @@ def map_shard(path: str, entry: ShardEntry, columns: tuple[str, ...]) -> Shard:
             raise SourceError(
                 f"shard {path} has labels that are not as long as its tokens; restore the source"
             )
-    return Shard(memoryview(arrays[0][0]), arrays[0][1], arrays[1][1] if len(arrays) > 1 else None)
+    return Shard(memoryview(arrays[0][0].data), arrays[0][1], arrays[1][1] if len(arrays) > 1 else None)
 
 
 def _column(path: str, entry: ShardEntry, column: Any) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from raypack.arguments import integer, type_name
+from raypack.batching.lengths import LengthTable
 from raypack.errors import SourceError
 from raypack.source.files import SourceFiles, read_manifest
 from raypack.source.location import locate
-from raypack.source.manifest import Scalar, SourceManifest
+from raypack.source.manifest import Extreme, Scalar, SourceManifest
 from raypack.source.rows import Rows
 from raypack.source.shards import Shard, table_of
-
-if TYPE_CHECKING:
-    from raypack.batching.lengths import LengthTable
 
 Indices = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -98,17 +96,16 @@ class ArrowSource:
     @property
     def lengths(self) -> LengthTable:
         """Tokens of each example, memory-mapped; digest and extremes come from the manifest."""
-        from raypack.batching.lengths import LengthTable
-
         if self._lengths is None:
-            shortest, longest = self.manifest.shortest, self.manifest.longest
+            minimum, minimum_index = _facts(self.manifest.shortest)
+            maximum, maximum_index = _facts(self.manifest.longest)
             self._lengths = LengthTable(
                 self._length_array,
                 self.manifest.lengths.digest,
-                minimum=shortest and shortest.length,
-                minimum_index=shortest and shortest.index,
-                maximum=longest and longest.length,
-                maximum_index=longest and longest.index,
+                minimum=minimum,
+                minimum_index=minimum_index,
+                maximum=maximum,
+                maximum_index=maximum_index,
             )
         return self._lengths
 
@@ -243,6 +240,10 @@ class ArrowSource:
                     f"agree with {self.manifest.lengths.file}; restore the source {self.path}"
                 )
         return places
+
+
+def _facts(extreme: Extreme | None) -> tuple[int | None, int | None]:
+    return (None, None) if extreme is None else (extreme.length, extreme.index)
 
 
 def _join(pieces: list[NDArray[np.int32]]) -> NDArray[np.int32]:

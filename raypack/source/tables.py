@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
-from typing import Any
+import shutil
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from raypack.batching.lengths import lengths_digest
 from raypack.source.location import Location
 from raypack.source.manifest import Extreme, TableEntry
 
+_BLOCK_BYTES = 8 << 20
+
 
 class TableWriter:
-    """Writes one table as it comes, in order, and learns its digest and extremes on the way."""
+    """Writes one table as it comes, in order, and learns its sum and extremes on the way."""
 
     def __init__(self, folder: Location, name: str) -> None:
+        self._folder = folder
         self._name = name
-        self._sink = folder.filesystem.open_output_stream(folder.child(name))
-        self._digest = hashlib.sha256()
+        # The digest is taken of the whole table in the end, so a remote one waits here until then.
+        self._file: IO[bytes] = (
+            open(folder.child(name), "x+b") if folder.is_local else tempfile.TemporaryFile()  # noqa: SIM115
+        )
         self.count = 0
         self.total = 0
         self.minimum: Extreme | None = None
@@ -30,8 +38,7 @@ class TableWriter:
         if not len(values):
             return
         data = np.ascontiguousarray(values, "<i4")
-        self._sink.write(data.data)
-        self._digest.update(data.data)
+        self._file.write(data.data)
         low, high = int(np.argmin(data)), int(np.argmax(data))
         # Strict comparisons keep the first of equals.
         if self.minimum is None or data[low] < self.minimum.length:
@@ -41,14 +48,27 @@ class TableWriter:
         self.total += int(data.sum(dtype=np.int64))
         self.count += len(data)
 
-    def close(self) -> TableEntry:
+    def finish(self) -> TableEntry:
         """End the file and return its entry in the manifest."""
-        self._sink.close()
-        return TableEntry(file=self._name, bytes=4 * self.count, digest=self._digest.hexdigest())
+        self._file.flush()
+        self._file.seek(0)
+        digest = lengths_digest(_blocks(self._file))
+        if not self._folder.is_local:
+            self._file.seek(0)
+            with self._folder.filesystem.open_output_stream(self._folder.child(self._name)) as sink:
+                shutil.copyfileobj(self._file, sink, _BLOCK_BYTES)
+        self.close()
+        return TableEntry(file=self._name, bytes=4 * self.count, digest=digest)
 
-    def abandon(self) -> None:
-        """Close the file without caring for what it holds; closing twice is harmless."""
-        self._sink.close()
+    def close(self) -> None:
+        """Close the file, whatever it holds; closing twice is harmless."""
+        self._file.close()
+
+
+def digest_of_table(path: str) -> str:
+    """Return the digest of a table's file."""
+    with open(path, "rb") as file:
+        return lengths_digest(_blocks(file))
 
 
 def map_table(path: str) -> NDArray[np.int32]:
@@ -61,3 +81,8 @@ def map_table(path: str) -> NDArray[np.int32]:
             return empty
         mapped: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return np.frombuffer(mapped, "<i4")
+
+
+def _blocks(file: IO[bytes]) -> Iterator[NDArray[np.int32]]:
+    while block := file.read(_BLOCK_BYTES):
+        yield np.frombuffer(block, "<i4")

@@ -87,8 +87,8 @@ class ManifestWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._lengths.abandon()
-        self._supervised.abandon()
+        self._lengths.close()
+        self._supervised.close()
 
     def add(self, shard: ShardEntry, lengths: NDArray[int32], supervised: NDArray[int32]) -> None:
         """Add the next shard with the lengths and the label tokens of its examples, int32 (n,) each."""
@@ -106,8 +106,8 @@ class ManifestWriter:
             supervised_tokens=self._supervised.total,
             has_labels=has_labels,
             shards=tuple(self._shards),
-            lengths=self._lengths.close(),
-            supervised=self._supervised.close(),
+            lengths=self._lengths.finish(),
+            supervised=self._supervised.finish(),
             shortest=self._lengths.minimum,
             longest=self._lengths.maximum,
             prepared=prepared,

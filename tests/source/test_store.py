@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from raypack.batching.lengths import LengthTable
 from raypack.errors import SourceError
 from raypack.source import open_source, write_source
 from raypack.source.manifest import MANIFEST_FILE
@@ -215,7 +216,7 @@ def test_many_threads_may_take_at_once(source):
 def test_the_length_table_comes_with_digest_and_extremes(source):
     lengths = source.lengths
     assert lengths.array.tolist() == [2, 3, 1, 4]
-    assert lengths.digest == source.manifest.lengths.digest
+    assert lengths.digest == source.manifest.lengths.digest == LengthTable([2, 3, 1, 4]).digest
     assert (lengths.minimum, lengths.minimum_index, lengths.maximum, lengths.maximum_index) == (1, 2, 4, 3)
 
 
