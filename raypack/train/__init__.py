@@ -1,1 +1,10 @@
-"""."""
+"""Ray Train: the recipe, the loader in the train function, reports and the callback."""
+
+from raypack.train.callback import RaypackCallback
+from raypack.train.loader import PackedLoader
+from raypack.train.recipe import PackedData
+from raypack.train.reporting import report
+from raypack.train.start import get_loader
+from raypack.train.step import Step
+
+__all__ = ["PackedData", "PackedLoader", "RaypackCallback", "Step", "get_loader", "report"]

@@ -1,0 +1,102 @@
+"""Where the ranks of one attempt meet: everyone's word for everyone, and a name for who is missing.
+
+Ray Train's own collectives wait without end and gather nothing; a meeting has a time limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from raypack.errors import LoaderError
+
+_GRACE_S = 30.0
+
+
+@dataclass(slots=True)
+class _Topic:
+    words: dict[int, Any] = field(default_factory=dict)
+    taken: set[int] = field(default_factory=set)
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Meeting:
+    """The meeting point of ``world_size`` ranks; run as an async Ray actor, see `start_meeting`."""
+
+    def __init__(self, world_size: int) -> None:
+        self._world_size = world_size
+        self._topics: dict[str, _Topic] = {}
+        self._left: set[int] = set()
+
+    async def meet(self, topic: str, rank: int, word: Any, timeout_s: float) -> tuple[list[Any], list[int]]:
+        """Wait until every rank has put its word to a topic.
+
+        Returns:
+            All words by rank and no missing ranks; or no words and the ranks that did not come in time.
+        """
+        spot = self._topics.setdefault(topic, _Topic())
+        spot.words[rank] = word
+        if len(spot.words) == self._world_size:
+            spot.complete.set()
+        try:
+            await asyncio.wait_for(spot.complete.wait(), timeout_s)
+        except asyncio.TimeoutError:
+            if not spot.complete.is_set():
+                return [], sorted(set(range(self._world_size)) - set(spot.words))
+        spot.taken.add(rank)
+        if len(spot.taken) == self._world_size:
+            self._topics.pop(topic, None)
+        return [spot.words[r] for r in range(self._world_size)], []
+
+    async def leave(self, rank: int) -> None:
+        """Learn that a rank meets no more; the actor ends with the last of them."""
+        self._left.add(rank)
+        if len(self._left) == self._world_size:
+            ray.actor.exit_actor()
+
+
+_kept: list[Any] = []
+"""Handles that this process began with; the actor lives no longer than they do."""
+
+
+def start_meeting(world_size: int, *, name: str) -> Any:
+    """Start the attempt's meeting point, or find the one that a peer has started."""
+    options = {
+        "name": name,
+        "get_if_exists": True,
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+        "max_concurrency": 10_000,
+    }
+    handle = ray.remote(Meeting).options(**options).remote(world_size)
+    _kept.append(handle)
+    return handle
+
+
+def meet(actor: Any, topic: str, rank: int, word: Any, *, timeout_s: float, what: str) -> list[Any]:
+    """Put a word to a topic and return everyone's, by rank.
+
+    Args:
+        actor: The meeting's handle.
+        topic: What the ranks meet for; a new text each time.
+        rank: The caller's data rank.
+        word: Anything small that pickles.
+        timeout_s: How long to wait for the others, seconds.
+        what: What the caller is doing, for the message.
+
+    Raises:
+        LoaderError: Ranks did not come in time; they are named.
+    """
+    call = actor.meet.remote(topic, rank, word, timeout_s)
+    words, missing = ray.get(call, timeout=timeout_s + _GRACE_S)
+    if missing:
+        ranks = ", ".join(map(str, missing))
+        raise LoaderError(
+            f"rank {rank} waited {timeout_s:g} s in {what} for rank {ranks}: {what} must be called by "
+            "every rank, equally often; call it outside of any 'if rank == 0'"
+        )
+    return words

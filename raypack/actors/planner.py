@@ -1,0 +1,156 @@
+"""The node planner: plans for the ranks of a node, paced by credit.
+
+The actor knows what is *planned*; what is committed it is told by the train loops. A reader asks for
+a block of micro-batches and waits until the block lies within ``ahead`` of what its rank has
+committed. Every call is idempotent: blocks are addressed by number and commits are absolute, so the
+actor may die, begin again from its constructor's arguments, and be told once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from raypack.actors.addresses import AddressedPlans
+from raypack.actors.plan_block import PlanBlock
+from raypack.batching.deal import AttentionCost
+from raypack.batching.options import TokenBatchOptions
+from raypack.batching.step_plan import StepCursor
+from raypack.batching.step_planner import StepPlanner
+from raypack.batching.step_state import StepPlannerState
+from raypack.source import open_source
+
+PATIENCE_S = 5.0
+"""How long a reader's question waits for credit before it is answered with 'ask again'."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSpec:
+    """All that a node planner is made of; small, for it travels with every restart of the actor."""
+
+    source_path: str
+    options: TokenBatchOptions
+    state: StepPlannerState
+    """Where the attempt begins: micro-batch 0."""
+    world_size: int
+    epochs: int
+    attention_cost: AttentionCost
+    ahead: int
+    """Micro-batches that a rank's reader may be ahead of what the rank has committed."""
+    ranks_here: int
+    """Ranks on this node; the actor ends when all of them have left."""
+
+
+@dataclass(slots=True)
+class _Rank:
+    """One rank's side of the credit."""
+
+    committed: int = 0
+    granted: int = 0
+    """The end of the furthest block granted."""
+    asked: int = 0
+    """Questions the rank's reader has put; 0 means that no reader ever ran."""
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class NodePlanner:
+    """Answers the readers of one node; run as an async Ray actor, see `start_planner`."""
+
+    def __init__(self, spec: PlannerSpec) -> None:
+        self._ahead = spec.ahead
+        self._ranks_here = spec.ranks_here
+        self._left: set[int] = set()
+        source = open_source(spec.source_path)
+        planner = StepPlanner.from_state(spec.state, source.lengths, spec.options, source.supervised)
+        self._plans = AddressedPlans(
+            planner,
+            world_size=spec.world_size,
+            epochs=spec.epochs,
+            attention_cost=spec.attention_cost,
+        )
+        self._ranks: dict[int, _Rank] = {}
+
+    def _rank(self, rank: int) -> _Rank:
+        return self._ranks.setdefault(rank, _Rank())
+
+    async def grant(self, rank: int, first: int, count: int) -> PlanBlock | None:
+        """Return a block's plans once the credit covers it, or None where it does not within 5 s.
+
+        Args:
+            rank: The data rank that asks.
+            first: Number of the block's first micro-batch.
+            count: Its micro-batches; the block is shorter at the end of the run.
+        """
+        side = self._rank(rank)
+        side.asked += 1
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        while first + count > side.committed + self._ahead:
+            left = deadline - asyncio.get_running_loop().time()
+            if left <= 0:
+                return None
+            side.moved.clear()
+            try:
+                await asyncio.wait_for(side.moved.wait(), left)
+            except asyncio.TimeoutError:
+                return None
+        block = self._plans.block(rank, first, count)
+        side.granted = max(side.granted, first + len(block))
+        return block
+
+    async def advance(self, rank: int, committed: int, epoch: int, cursor: StepCursor) -> None:
+        """Learn that a rank has committed all micro-batches below ``committed``, up to ``cursor``.
+
+        Absolute, so a call that comes twice or late changes nothing.
+        """
+        side = self._rank(rank)
+        if committed > side.committed:
+            side.committed = committed
+            side.moved.set()
+        lowest = min(other.committed for other in self._ranks.values())
+        if lowest == committed:
+            self._plans.move_to(committed, epoch, cursor)
+
+    async def status(self, rank: int) -> dict[str, int]:
+        """Return a rank's numbers: micro-batches committed and granted, questions asked."""
+        side = self._rank(rank)
+        return {"committed": side.committed, "granted": side.granted, "asked": side.asked}
+
+    async def leave(self, rank: int) -> None:
+        """Learn that a rank needs the planner no more; the actor ends with the last of its node."""
+        self._left.add(rank)
+        if len(self._left) == self._ranks_here:
+            ray.actor.exit_actor()
+
+
+_kept: list[Any] = []
+"""Handles that this process began with: Ray ends an actor when its first handles are gone, whoever
+else still calls it by name."""
+
+
+def planner_options(name: str, node_id: str) -> dict[str, Any]:
+    """Return the Ray options of a node planner.
+
+    It takes no CPU, stays on its ranks' node, is found again by its name, and begins again from its
+    constructor's arguments when it is killed; a call in flight is then put again.
+    """
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return {
+        "name": name,
+        "get_if_exists": True,
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_task_retries": -1,
+        "max_concurrency": 1000,
+        "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False),
+    }
+
+
+def start_planner(spec: PlannerSpec, *, name: str, node_id: str) -> Any:
+    """Start the node's planner, or find the one that a peer on this node has started."""
+    handle = ray.remote(NodePlanner).options(**planner_options(name, node_id)).remote(spec)
+    _kept.append(handle)
+    return handle

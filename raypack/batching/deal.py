@@ -1,0 +1,84 @@
+"""Who trains which batch of a step: equal counts, balanced by attention cost.
+
+A causal transformer layer costs a·Σ length for its dense part and b·Σ length² for its attention, so
+batches with equal numbers of tokens may differ by a factor in time. Longest processing time first
+(Graham 1969) with equal counts evens that out.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from raypack.arguments import integer
+from raypack.errors import SamplerError
+
+DEFAULT_HIDDEN_SIZE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCost:
+    """Weights of the cost of a batch: ``linear``·Σ length + ``quadratic``·Σ length².
+
+    The default is the ratio of a causal transformer's dense to attention work at hidden size 1,024:
+    12·hidden size to 1.
+    """
+
+    linear: int = 12 * DEFAULT_HIDDEN_SIZE
+    """Weight of one token slot."""
+    quadratic: int = 1
+    """Weight of one pair of positions of one document."""
+
+    def __post_init__(self) -> None:
+        for name in ("linear", "quadratic"):
+            object.__setattr__(
+                self, name, integer(f"attention_cost.{name}", getattr(self, name), minimum=0, maximum=2**31)
+            )
+
+    @classmethod
+    def of(cls, value: AttentionCost | Sequence[int] | None) -> AttentionCost:
+        """Return ``value`` as a cost: None is the default, a pair of integers is (linear, quadratic)."""
+        if value is None:
+            return cls()
+        if isinstance(value, AttentionCost):
+            return value
+        if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) or len(value) != 2:
+            raise TypeError(
+                f"attention_cost must be an AttentionCost or a pair (linear, quadratic), got {value!r}"
+            )
+        return cls(*value)
+
+
+def deal_batches(costs: Sequence[int], world_size: int) -> list[list[int]]:
+    """Deal batches to ranks so that counts are equal up to rounding and costs are balanced.
+
+    Args:
+        costs: The cost of each batch of the step, shape (batches,).
+        world_size: The number of data ranks.
+
+    Returns:
+        For each rank the positions of its batches, ascending; at most ceil(batches / world_size)
+        each, so the ranks that have fewer are filled up with empty plans.
+
+    Raises:
+        SamplerError: ``world_size`` is not positive.
+    """
+    world_size = integer("world_size", world_size, minimum=1)
+    capacity = -(-len(costs) // world_size)
+    ranks: list[list[int]] = [[] for _ in range(world_size)]
+    loads = [(0, rank) for rank in range(min(world_size, len(costs)))]
+    for position in sorted(range(len(costs)), key=lambda p: (-costs[p], p)):
+        load, rank = heapq.heappop(loads)
+        ranks[rank].append(position)
+        if len(ranks[rank]) < capacity:
+            heapq.heappush(loads, (load + costs[position], rank))
+    return [sorted(positions) for positions in ranks]
+
+
+def idle_share(batches: int, world_size: int) -> float:
+    """Return the share of micro-batches that are empty because ``batches`` do not divide, 0.0 to 1.0."""
+    if batches < 1:
+        raise SamplerError(f"batches must be at least 1, got {batches}")
+    slots = -(-batches // world_size) * world_size
+    return 1.0 - batches / slots

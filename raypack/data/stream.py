@@ -1,0 +1,110 @@
+"""The stream of one rank: micro-batches in order, from Ray Data or straight from the reader.
+
+A feeder thread pulls blocks so that the train loop can wait with a time limit: while it waits it
+tells the planner again what is committed (the planner may have been restarted), and it names what
+is wrong where nothing comes.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from raypack.data.blocks import StreamRow, decode_block
+from raypack.data.datasource import dataset_blocks
+from raypack.data.reader import ReadSpec, read_blocks
+from raypack.errors import StreamError
+
+BACKENDS = ("ray_data", "direct")
+_WAIT_S = 1.0
+_QUEUED_BLOCKS = 1
+
+
+class Stream:
+    """Iterates over the micro-batches of one rank.
+
+    Args:
+        spec: What to read.
+        backend: ``ray_data`` or ``direct`` (a thread in this process).
+        node_id: The node of this process.
+        on_wait: Called about once a second while no block comes, with the seconds waited so far;
+            raises to end the wait.
+    """
+
+    def __init__(
+        self, spec: ReadSpec, *, backend: str, node_id: str, on_wait: Callable[[float], None]
+    ) -> None:
+        self._on_wait = on_wait
+        self._blocks: queue.Queue[list[StreamRow] | BaseException | None] = queue.Queue(_QUEUED_BLOCKS)
+        self._closed = threading.Event()
+        self._next = 0
+        source = _direct_blocks(spec) if backend == "direct" else dataset_blocks(spec, node_id)
+        self._feeder = threading.Thread(
+            target=self._feed, args=(source,), name=f"raypack-stream-{spec.rank}", daemon=True
+        )
+        self._feeder.start()
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[StreamRow]:
+        while (rows := self._take()) is not None:
+            for row in rows:
+                if row.address != self._next:
+                    raise StreamError(
+                        f"micro-batch {self._next} must come next, got {row.address}: the order of blocks "
+                        "was broken on the way"
+                    )
+                self._next += 1
+                yield row
+
+    def close(self) -> None:
+        """End the feeder and drop what it has read ahead; may be called twice."""
+        self._closed.set()
+        while not self._blocks.empty():
+            self._blocks.get_nowait()
+
+    def _take(self) -> list[StreamRow] | None:
+        began = time.monotonic()
+        while True:
+            try:
+                item = self._blocks.get(timeout=_WAIT_S)
+            except queue.Empty:
+                self._on_wait(time.monotonic() - began)
+                continue
+            if isinstance(item, BaseException):
+                raise item
+            return item
+
+    def _feed(self, source: Iterator[list[StreamRow]]) -> None:
+        try:
+            for rows in source:
+                self._put(rows)
+                if self._closed.is_set():
+                    return
+            self._put(None)
+        except BaseException as error:  # handed to the train loop, which raises it
+            self._put(error)
+        finally:
+            source.close()  # type: ignore[attr-defined]
+
+    def _put(self, item: list[StreamRow] | BaseException | None) -> None:
+        while not self._closed.is_set():
+            try:
+                self._blocks.put(item, timeout=_WAIT_S)
+            except queue.Full:
+                continue
+            return
+
+
+def _direct_blocks(spec: ReadSpec) -> Iterator[list[StreamRow]]:
+    for table in read_blocks(spec):
+        yield decode_block(table)

@@ -1,0 +1,51 @@
+"""Find the last checkpoint of a run, offline: no Ray is started."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow.fs as pafs
+
+from raypack.errors import CheckpointError
+from raypack.train.checkpoint_files import FOLDER
+
+_SNAPSHOT = "checkpoint_manager_snapshot.json"
+
+
+def open_path(path: str | os.PathLike[str]) -> tuple[pafs.FileSystem, str]:
+    """Return the pyarrow filesystem of a path or URI, and the path on it."""
+    text = os.fspath(path)
+    if "://" in text:
+        filesystem, inner = pafs.FileSystem.from_uri(text)
+        return filesystem, inner.rstrip("/")
+    return pafs.LocalFileSystem(), str(Path(text).absolute())
+
+
+def last_checkpoint(filesystem: pafs.FileSystem, path: str) -> str:
+    """Return the path of the last registered checkpoint of a run, or ``path`` if it is a checkpoint.
+
+    Only what Ray Train registered counts: a folder of an upload that was cut short is not in its list.
+
+    Raises:
+        CheckpointError: ``path`` is neither a run nor a checkpoint, or no checkpoint was registered.
+    """
+    if filesystem.get_file_info(f"{path}/{FOLDER}").type == pafs.FileType.Directory:
+        return path
+    snapshot = f"{path}/{_SNAPSHOT}"
+    if filesystem.get_file_info(snapshot).type != pafs.FileType.File:
+        raise CheckpointError(
+            f"{path} must be the directory of a run (it has no {_SNAPSHOT}) or of a checkpoint (it has no "
+            f"{FOLDER}/ folder): give <storage_path>/<run name>"
+        )
+    with filesystem.open_input_stream(snapshot) as stream:
+        data = stream.read()
+    try:
+        latest = json.loads(data)["latest_checkpoint_result"]
+        name = None if latest is None else latest["checkpoint_dir_name"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{snapshot} is not Ray Train's list of checkpoints: {error!r}") from error
+    if not isinstance(name, str):
+        raise CheckpointError(f"{path} has no registered checkpoint yet: the run reported none")
+    return f"{path}/{name}"

@@ -1,0 +1,116 @@
+"""Plan an epoch again and compare what it must have trained with what was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap, BitMap64
+
+from raypack.batching.step_planner import StepPlanner
+from raypack.sampling.receipt import Receipt, index_hashes, receipt_key
+
+_STEPS_AT_ONCE = 64
+
+
+@dataclass(slots=True)
+class Replay:
+    """The plan of an epoch's first steps, added up.
+
+    Holds a compressed bitmap of the examples and a hash a batch, no lists of examples.
+    """
+
+    receipt: Receipt = field(default_factory=Receipt)
+    steps: int = 0
+    doubled: int = 0
+    """Examples that the plan itself holds twice; 0, or the planner is broken."""
+    seen: Any = field(default_factory=BitMap)
+    batch_hashes: list[int] = field(default_factory=list)
+    batch_sizes: list[int] = field(default_factory=list)
+    batch_steps: list[int] = field(default_factory=list)
+
+
+def replay(planner: StepPlanner, steps: int) -> Replay:
+    """Plan ``steps`` steps from the start of the planner's epoch.
+
+    Args:
+        planner: A planner at the start of the epoch; it is moved on.
+        steps: How many steps the ledger has of the epoch.
+    """
+    result = Replay(seen=BitMap() if len(planner.lengths) < 2**32 else BitMap64())
+    source_id = planner.state().source_id
+    key = receipt_key(source_id, planner.epoch)
+    while result.steps < steps:
+        planned = planner.steps(0, min(_STEPS_AT_ONCE, steps - result.steps))
+        if not planned:
+            break
+        for step in planned:
+            for batch in step.batches:
+                _add(result, key, step.index, batch.indices, batch.real_tokens)
+        planner.commit_to(planned[-1].end)
+        result.steps += len(planned)
+    return result
+
+
+def _add(result: Replay, key: int, step: int, indices: npt.NDArray[np.int64], tokens: int) -> None:
+    receipt = Receipt.of(key, indices, tokens)
+    before = len(result.seen)
+    result.seen.update(indices.tolist())
+    result.doubled += before + len(indices) - len(result.seen)
+    result.receipt += receipt
+    result.batch_hashes.append(receipt.hash)
+    result.batch_sizes.append(len(indices))
+    result.batch_steps.append(step)
+
+
+def explain(result: Replay, trained: Receipt, key: int) -> str:
+    """Say which examples were lost or doubled, where the difference of the hashes tells.
+
+    One example, one batch or one batch in place of another can be told; more cannot, and the
+    answer then gives the counts alone.
+    """
+    planned = result.receipt
+    counts = (
+        f"planned {planned.examples} examples of {planned.tokens} tokens, trained {trained.examples} of "
+        f"{trained.tokens}"
+    )
+    lost = (planned.hash - trained.hash) % 2**64
+    for verb, difference, size in (
+        ("was not trained", lost, planned.examples - trained.examples),
+        ("was trained twice", -lost % 2**64, trained.examples - planned.examples),
+    ):
+        if size == 1 and (example := _example(result, key, difference)) is not None:
+            return f"example {example} {verb}; {counts}"
+        if (batch := _batch(result, difference, size)) is not None:
+            return f"a batch of step {result.batch_steps[batch]} ({size} examples) {verb}; {counts}"
+    if (pair := _swapped(result, lost)) is not None:
+        missing, doubled = (result.batch_steps[batch] for batch in pair)
+        return f"a batch of step {missing} was not trained, one of step {doubled} twice; {counts}"
+    return counts
+
+
+def _example(result: Replay, key: int, difference: int) -> int | None:
+    indices = np.fromiter(result.seen, np.int64, len(result.seen))
+    found = np.flatnonzero(index_hashes(key, indices) == np.uint64(difference))
+    return int(indices[found[0]]) if len(found) else None
+
+
+def _batch(result: Replay, difference: int, size: int) -> int | None:
+    hashes = np.array(result.batch_hashes, np.uint64)
+    sizes = np.array(result.batch_sizes, np.int64)
+    found = np.flatnonzero((hashes == np.uint64(difference)) & (sizes == size))
+    return int(found[0]) if len(found) else None
+
+
+def _swapped(result: Replay, lost: int) -> tuple[int, int] | None:
+    """Return (missing, doubled) batches whose hashes differ by ``lost``, if there are such."""
+    hashes = np.array(result.batch_hashes, np.uint64)
+    order = np.argsort(hashes)
+    wanted = hashes + np.uint64(lost)  # hash of the missing one, for each that may be doubled
+    at = np.minimum(np.searchsorted(hashes[order], wanted), max(0, len(hashes) - 1))
+    found = np.flatnonzero(hashes[order][at] == wanted) if len(hashes) else []
+    if lost == 0 or not len(found):
+        return None
+    return int(order[at[found[0]]]), int(found[0])

@@ -1,0 +1,252 @@
+"""The loader of one train worker: optimizer steps in, commits out, restored at any world size."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import ray
+import torch
+
+from raypack.batching.step_planner import StepPlanner
+from raypack.collate import PackedBatch
+from raypack.data.blocks import StreamRow
+from raypack.data.reader import ReadSpec
+from raypack.data.stream import Stream
+from raypack.errors import LoaderError, StreamError
+from raypack.sampling.receipt import Receipt, receipt_key
+from raypack.source import ArrowSource
+from raypack.train.ledger import Attempt, EpochEntry, Ledger
+from raypack.train.place import Place
+from raypack.train.recipe import PackedData
+from raypack.train.run_state import RunState, digest_of
+from raypack.train.step import Step, plan_of
+from raypack.train.waiting import Waiting
+
+logger = logging.getLogger(__name__)
+
+
+class PackedLoader:
+    """Gives this rank's part of each optimizer step; made by `get_loader`, used as a context.
+
+    Iterate once: ``for step in loader``. After a ``break`` a second loop goes on where the first
+    stopped.
+    """
+
+    def __init__(
+        self,
+        recipe: PackedData,
+        *,
+        name: str | None,
+        place: Place,
+        source: ArrowSource,
+        planner: StepPlanner,
+        ledger: Ledger,
+        node_planner: Any,
+        meeting: Any,
+        device: torch.device,
+        block_rows: int,
+    ) -> None:
+        self._recipe, self._name, self._place, self._source = recipe, name, place, source
+        self._planner, self._ledger = planner, ledger
+        self._node_planner, self._meeting, self._device = node_planner, meeting, device
+        self._block_rows = block_rows
+        self._first_step = ledger.steps
+        self._committed_batches = 0
+        self._tokens_here = 0
+        self._trained: dict[int, EpochEntry] = {}
+        self._open_step: Step | None = None
+        self._stream: Stream | None = None
+        self._rows: Iterator[StreamRow] = iter(())
+        self._closed = False
+
+    # -- what it is ------------------------------------------------------------------------------
+
+    @property
+    def name(self) -> str | None:
+        """The loader's name in checkpoints, where a run has several."""
+        return self._name
+
+    @property
+    def place(self) -> Place:
+        """Where this worker stands."""
+        return self._place
+
+    @property
+    def meeting(self) -> Any:
+        """Handle of the attempt's meeting point."""
+        return self._meeting
+
+    @property
+    def source(self) -> ArrowSource:
+        """The source that is trained."""
+        return self._source
+
+    @property
+    def steps_done(self) -> int:
+        """Optimizer steps committed in this lineage, through all epochs and attempts."""
+        return self._first_step + self._steps_here
+
+    @property
+    def tokens_done(self) -> int:
+        """Tokens of all ranks committed in this lineage, through all epochs and attempts."""
+        return sum(entry.receipt.tokens for entry in self._ledger.epochs) + self._tokens_here
+
+    @property
+    def _steps_here(self) -> int:
+        return sum(entry.steps for entry in self._trained.values())
+
+    # -- iteration -------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Step]:
+        self._check_open("iterated")
+        if self._stream is None:
+            self._start_stream()
+        while True:
+            self._require_commit("the next step was asked for")
+            row = next(self._rows, None)
+            if row is None:
+                return
+            self._open_step = self._step_of(row)
+            yield self._open_step
+
+    def _start_stream(self) -> None:
+        spec = ReadSpec(
+            source_path=self._recipe.source_path,
+            fingerprint=self._source.fingerprint,
+            planner=self._node_planner,
+            rank=self._place.rank,
+            block_rows=self._block_rows,
+        )
+        self._stream = Stream(
+            spec,
+            backend=self._recipe.backend,
+            node_id=self._place.node_id,
+            on_wait=Waiting(self._place, self._node_planner, self._advance),
+        )
+        self._rows = iter(self._stream)
+
+    def _step_of(self, row: StreamRow) -> Step:
+        meta, planner = row.meta, self._planner
+        if planner.finished and meta.epoch == planner.epoch + 1:
+            planner.start_epoch(meta.epoch)
+        expected = (planner.epoch, planner.cursor.steps, 0)
+        if (meta.epoch, meta.step, meta.micro) != expected:
+            raise StreamError(
+                f"epoch, step and micro-batch {expected} must come next, got "
+                f"{(meta.epoch, meta.step, meta.micro)}"
+            )
+        return Step(
+            index=self.steps_done,
+            world_size=self._place.world_size,
+            first=row,
+            rows=self._rows,
+            to_batch=self._to_batch,
+            receipt_key=receipt_key(self._source.fingerprint, meta.epoch),
+            on_commit=self._commit,
+        )
+
+    def _to_batch(self, row: StreamRow) -> PackedBatch:
+        return PackedBatch.from_flat(
+            row.input_ids,
+            row.lengths,
+            labels=row.labels,
+            indices=row.indices,
+            plan=plan_of(row),
+            layout=self._recipe.options.layout,
+            device=self._device,
+        )
+
+    # -- commit and state ------------------------------------------------------------------------
+
+    def _commit(self, step: Step) -> None:
+        entry = self._trained.get(step.epoch, EpochEntry(epoch=step.epoch, steps=0, receipt=Receipt()))
+        receipt = entry.receipt + step.receipt()
+        self._planner.commit_to(step.end)
+        self._trained[step.epoch] = EpochEntry(epoch=step.epoch, steps=entry.steps + 1, receipt=receipt)
+        self._committed_batches += step.micro_batches
+        self._tokens_here += step.real_tokens
+        self._open_step = None
+        self._advance()
+
+    def _advance(self) -> None:
+        """Tell the node's planner what is committed; absolute, so it may be told again."""
+        planner = self._planner
+        self._node_planner.advance.remote(
+            self._place.rank, self._committed_batches, planner.epoch, planner.cursor
+        )
+
+    def word(self) -> dict[str, Any]:
+        """Return what this rank brings to a report: a digest of its state, its own receipts.
+
+        Raises:
+            LoaderError: A step was taken and not committed, or the loader is closed.
+        """
+        self._check_open("reported")
+        self._require_commit("report was called")
+        return {
+            "step": self.steps_done,
+            "digest": digest_of([self._planner.state().to_dict(), self._ledger.to_dict()]),
+            "epochs": [self._trained[epoch] for epoch in sorted(self._trained)],
+        }
+
+    def run_state(self, nonce: str, words: list[dict[str, Any]]) -> RunState:
+        """Return the run's state, with the receipts of all ranks added up.
+
+        Args:
+            nonce: The report's nonce.
+            words: What `word` returned on each rank, by rank.
+        """
+        attempt = Attempt(
+            number=self._ledger.attempts[-1].number + 1 if self._ledger.attempts else 0,
+            world_size=self._place.world_size,
+            first_step=self._first_step,
+            steps=self._steps_here,
+        )
+        epochs = [_sum_over_ranks(column) for column in zip(*(w["epochs"] for w in words), strict=True)]
+        return RunState(
+            nonce=nonce,
+            world_size=self._place.world_size,
+            source_path=self._recipe.source_path,
+            source=self._source.summary(),
+            planner=self._planner.state(),
+            ledger=self._ledger.extended(attempt, epochs),
+        )
+
+    def _require_commit(self, what: str) -> None:
+        step = self._open_step
+        if step is not None:
+            raise LoaderError(
+                f"step {step.index} is not committed, but {what}: call step.commit() after optimizer.step()"
+            )
+
+    # -- end -------------------------------------------------------------------------------------
+
+    def _check_open(self, what: str) -> None:
+        if self._closed:
+            raise LoaderError(f"the loader is closed and cannot be {what}: stay inside its 'with' block")
+
+    def close(self) -> None:
+        """End the stream; what it read ahead is dropped and stays uncommitted."""
+        if not self._closed:
+            self._closed = True
+            if self._stream is not None:
+                self._stream.close()
+            if ray.is_initialized():
+                self._node_planner.leave.remote(self._place.rank)
+                self._meeting.leave.remote(self._place.rank)
+
+    def __enter__(self) -> PackedLoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _sum_over_ranks(entries: tuple[EpochEntry, ...]) -> EpochEntry:
+    total = sum((entry.receipt for entry in entries), Receipt())
+    return EpochEntry(epoch=entries[0].epoch, steps=entries[0].steps, receipt=total)

@@ -1,0 +1,81 @@
+"""Where a train worker stands: its rank, its peers, its node; read from Ray Train, here alone."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import ray.train
+
+from raypack.errors import LoaderError
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The coordinates of one train worker in one attempt."""
+
+    rank: int
+    """Data rank."""
+    world_size: int
+    """Data ranks."""
+    ranks_here: int
+    """Data ranks on this node."""
+    node_id: str
+    node_address: str
+    run_name: str
+    group: str
+    """The same on all workers of the attempt, and another one in every attempt."""
+    largest_world: int
+    """The most workers that the run may ever have."""
+    worker_cpus: float
+    """CPUs that all train workers of the attempt reserve together."""
+
+    @classmethod
+    def current(cls) -> Place:
+        """Return this worker's place.
+
+        Raises:
+            LoaderError: The caller is no Ray Train worker.
+        """
+        group = ray.util.get_current_placement_group() if ray.is_initialized() else None
+        if group is None:
+            raise LoaderError(
+                "get_loader must be called in the train function of a Ray Train trainer with workers "
+                "(ScalingConfig(num_workers=1) or more), got a process outside of one"
+            )
+        context = ray.train.get_context()
+        world_size = context.get_world_size()
+        return cls(
+            rank=context.get_world_rank(),
+            world_size=world_size,
+            ranks_here=context.get_local_world_size(),
+            node_id=ray.get_runtime_context().get_node_id(),
+            node_address=ray.util.get_node_ip_address(),
+            run_name=context.get_experiment_name(),
+            group=group.id.hex(),
+            largest_world=_largest_world(world_size),
+            worker_cpus=sum(bundle.get("CPU", 0.0) for bundle in group.bundle_specs),
+        )
+
+    def actor_name(self, what: str, loader: str) -> str:
+        """Return the name of an actor of this attempt."""
+        return f"raypack:{self.run_name}:{self.group}:{loader}:{what}"
+
+
+def _largest_world(world_size: int) -> int:
+    """Return the upper end of an elastic range of workers.
+
+    Ray Train tells it to its own code alone; where that moves, the present size is taken.
+    """
+    try:
+        from ray.train.v2._internal.execution.context import get_train_context
+
+        workers: Any = get_train_context().train_run_context.scaling_config.num_workers
+    except (ImportError, AttributeError, RuntimeError):
+        logger.warning("cannot read the elastic range of workers; taking the present %d", world_size)
+        return world_size
+    return int(workers[1] if isinstance(workers, (tuple, list)) else workers)

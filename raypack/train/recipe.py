@@ -1,0 +1,126 @@
+"""The recipe of a run's data: everything that decides what is trained, in one frozen record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from raypack.arguments import choice, integer, optional_integer, shown
+from raypack.batching.deal import AttentionCost
+from raypack.batching.options import TokenBatchLayout, TokenBatchOptions
+from raypack.batching.step_state import PACKINGS, SHUFFLES
+from raypack.data.stream import BACKENDS
+from raypack.errors import SamplerError
+from raypack.source import ArrowSource
+
+_BLOCK_TOKENS = 1 << 19
+_BLOCK_ROWS = 32
+_BLOCKS_AHEAD = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedData:
+    """How a source is packed, ordered, dealt and streamed.
+
+    Args:
+        source: Path or URI of a prepared source that every node sees, or an `ArrowSource`.
+        maximum_tokens: Budget of a batch in token slots.
+        maximum_examples: Most examples in a batch; None is no limit.
+        layout: ``packed`` (one flat row, documents isolated) or ``padded`` (one document a row).
+        deal: ``global``: steps are planned for all ranks together and dealt to them, so that they
+            hold the same examples at any world size.
+        batches_per_step: Batches of an optimizer step over all ranks. None takes the number of
+            workers of the first start (the largest, if a range) and keeps it at every later size.
+        tokens_per_step: Instead of it, token slots of a step; rounded up to whole batches.
+        packing: ``greedy``: the longest prefix of the order that fits a batch.
+        window: Must be None under greedy packing.
+        shuffle: ``full``, ``block``, or None: full.
+        attention_cost: Weights (linear, quadratic) of the balance over ranks; see `AttentionCost`.
+        seed: Seed of the order; None is source order.
+        epochs: Epochs of the run.
+        ahead: Micro-batches that a rank's stream may be ahead of what it has committed; None takes
+            four blocks and at least two steps.
+        backend: ``ray_data``, or ``direct``: a thread in the train process, without Ray Data.
+
+    Raises:
+        SamplerError: A value is out of range.
+        TypeError: A value is of a wrong type.
+    """
+
+    source: str | Path | ArrowSource
+    maximum_tokens: int
+    maximum_examples: int | None = None
+    layout: str | TokenBatchLayout = "packed"
+    deal: str = "global"
+    batches_per_step: int | None = None
+    tokens_per_step: int | None = None
+    packing: str = "greedy"
+    window: int | None = None
+    shuffle: str | None = None
+    attention_cost: AttentionCost | Sequence[int] | None = None
+    seed: int | None = 0
+    epochs: int = 1
+    ahead: int | None = None
+    backend: str = "ray_data"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, (str, Path, ArrowSource)):
+            raise TypeError(f"source must be a path or an ArrowSource, got {type(self.source).__name__}")
+        self.options  # noqa: B018  checks the budget
+        self.cost  # noqa: B018
+        choice("deal", self.deal, ("global",))
+        choice("packing", self.packing, PACKINGS)
+        choice("backend", self.backend, BACKENDS)
+        if self.shuffle is not None:
+            choice("shuffle", self.shuffle, SHUFFLES)
+        if self.window is not None:
+            raise SamplerError(f"window must be None under greedy packing, got {shown(self.window)}")
+        optional_integer("batches_per_step", self.batches_per_step, minimum=1)
+        optional_integer("tokens_per_step", self.tokens_per_step, minimum=1)
+        if self.batches_per_step is not None and self.tokens_per_step is not None:
+            raise SamplerError("batches_per_step and tokens_per_step say the same: give one of them")
+        optional_integer("seed", self.seed, minimum=0, maximum=2**64 - 1)
+        integer("epochs", self.epochs, minimum=1)
+        optional_integer("ahead", self.ahead, minimum=1)
+
+    @property
+    def source_path(self) -> str:
+        """Path or URI of the source."""
+        return self.source.path if isinstance(self.source, ArrowSource) else str(self.source)
+
+    @property
+    def options(self) -> TokenBatchOptions:
+        """Budget and layout of a batch."""
+        return TokenBatchOptions(self.maximum_tokens, self.maximum_examples, TokenBatchLayout(self.layout))
+
+    @property
+    def cost(self) -> AttentionCost:
+        """Weights of the balance over ranks."""
+        return AttentionCost.of(self.attention_cost)
+
+    @property
+    def step_batches(self) -> int | None:
+        """Batches of a step where the recipe says it, else None."""
+        if self.tokens_per_step is not None:
+            return -(-self.tokens_per_step // self.maximum_tokens)
+        return self.batches_per_step
+
+    def pace(self, micro_batches: int) -> tuple[int, int]:
+        """Return (micro-batches a block, micro-batches ahead) for steps of ``micro_batches`` a rank.
+
+        A rank must be able to receive a whole step before it commits, so ``ahead`` covers a step
+        and the block that its last micro-batch lies in.
+
+        Raises:
+            SamplerError: ``ahead`` is smaller than a step.
+        """
+        rows = max(1, min(_BLOCK_ROWS, _BLOCK_TOKENS // self.maximum_tokens))
+        if self.ahead is None:
+            return rows, max(_BLOCKS_AHEAD * rows, 2 * micro_batches + rows)
+        if self.ahead < micro_batches:
+            raise SamplerError(
+                f"ahead must cover a step, {micro_batches} micro-batches a rank at this world size; "
+                f"got {self.ahead}: raise it, or leave it None"
+            )
+        return min(rows, self.ahead - micro_batches + 1), self.ahead

@@ -1,0 +1,132 @@
+"""A report: metrics, the model's files and the data's state in one Ray Train checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import ray.train
+from ray.train import Checkpoint
+
+from raypack.actors.meeting import meet
+from raypack.errors import LoaderError
+from raypack.train.checkpoint_files import FOLDER, checkpoint_name, write_state
+from raypack.train.loader import PackedLoader
+from raypack.train.run_state import RunState
+
+_reports: dict[str, int] = {}
+
+
+def report(
+    metrics: Mapping[str, Any],
+    loader: PackedLoader | Mapping[str, PackedLoader],
+    *,
+    save: Callable[[str], None] | None = None,
+    timeout_s: float = 600.0,
+) -> None:
+    """Report metrics and a checkpoint that holds the model and the data's state; call it on every rank.
+
+    Args:
+        metrics: JSON values; Ray Train keeps those of rank 0.
+        loader: The loader, or several by their names.
+        save: Called on every rank with a directory of its own, whose files join the checkpoint;
+            names must differ between ranks (write the model on rank 0, optimizer shards by rank).
+        timeout_s: How long a rank waits for the others before it names who is missing, seconds.
+
+    Raises:
+        LoaderError: A rank did not come, ranks differ in their state, a step is not committed, two
+            ranks wrote one file name, or metrics are no JSON.
+    """
+    loaders = _by_name(loader)
+    _check_json(metrics)
+    first = next(iter(loaders.values()))
+    place = first.place
+    count = _reports[place.group] = _reports.get(place.group, 0) + 1
+    words = {name: one.word() for name, one in loaders.items()}
+    word = {"nonce": uuid.uuid4().hex, "words": words}
+
+    def met(topic: str, mine: Any) -> list[Any]:
+        return meet(first.meeting, f"{topic} {count}", place.rank, mine, timeout_s=timeout_s, what="report")
+
+    ranks = met("report", word)
+    _check_agreement([rank["words"] for rank in ranks])
+    states = {
+        name: one.run_state(ranks[0]["nonce"], [rank["words"][name] for rank in ranks])
+        for name, one in loaders.items()
+    }
+    directory = tempfile.mkdtemp(prefix="raypack-report-")
+    try:
+        _fill(Path(directory), states if place.rank == 0 else {}, save)
+        _check_names(met("files", _files(Path(directory))))
+        ray.train.report(
+            dict(metrics),
+            checkpoint=Checkpoint.from_directory(directory) if os.listdir(directory) else None,
+            checkpoint_dir_name=checkpoint_name(next(iter(states.values()))),
+        )
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _by_name(loader: PackedLoader | Mapping[str, PackedLoader]) -> dict[str | None, PackedLoader]:
+    if isinstance(loader, PackedLoader):
+        return {loader.name: loader}
+    if not isinstance(loader, Mapping) or not loader:
+        raise TypeError(f"loader must be a PackedLoader or a dict of some, got {type(loader).__name__}")
+    for name, one in loader.items():
+        if one.name != name:
+            raise LoaderError(f"loader {name!r} must be opened with get_loader(..., name={name!r})")
+    return dict(loader)
+
+
+def _check_json(metrics: Mapping[str, Any]) -> None:
+    for key, value in metrics.items():
+        try:
+            json.dumps({key: value})
+        except (TypeError, ValueError) as error:
+            raise LoaderError(
+                f"metrics[{key!r}] must be a JSON value, got {type(value).__name__}: use .item() or float()"
+            ) from error
+
+
+def _check_agreement(ranks: list[dict[str | None, dict[str, Any]]]) -> None:
+    for rank, words in enumerate(ranks):
+        if set(words) != set(ranks[0]):
+            raise LoaderError(f"rank {rank} reports the loaders {list(words)}, rank 0 {list(ranks[0])}")
+        for name, word in words.items():
+            zero = ranks[0][name]
+            if word["step"] != zero["step"] or word["digest"] != zero["digest"]:
+                raise LoaderError(
+                    f"rank {rank} reports after step {word['step']}, rank 0 after step {zero['step']}: "
+                    "all ranks must report at the same step and in the same state"
+                )
+
+
+def _fill(directory: Path, states: dict[str | None, RunState], save: Callable[[str], None] | None) -> None:
+    if save is not None:
+        save(str(directory))
+    if (directory / FOLDER).exists():
+        raise LoaderError(f"save wrote {FOLDER}/ into the checkpoint: that name is taken, choose another")
+    for name, state in states.items():
+        write_state(directory, state, name)
+
+
+def _files(directory: Path) -> list[str]:
+    return sorted(str(file.relative_to(directory)) for file in directory.rglob("*") if file.is_file())
+
+
+def _check_names(ranks: list[list[str]]) -> None:
+    owner: dict[str, int] = {}
+    for rank, files in enumerate(ranks):
+        for file in files:
+            if file in owner:
+                raise LoaderError(
+                    f"ranks {owner[file]} and {rank} both saved {file!r}, and one would overwrite the "
+                    "other: write it on rank 0 alone, or put the rank in its name"
+                )
+            owner[file] = rank

@@ -1,0 +1,141 @@
+"""What a checkpoint holds of the data: the planner's state, the source's summary, the ledger."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from raypack.arguments import integer, shown, text
+from raypack.batching.step_state import StepPlannerState
+from raypack.errors import CheckpointError
+from raypack.train.ledger import Ledger, exact_fields
+
+FORMAT = "raypack run state"
+VERSION = 1
+_FIELDS = (
+    "format",
+    "version",
+    "deal",
+    "nonce",
+    "world_size",
+    "step",
+    "source_path",
+    "source",
+    "planner",
+    "ledger",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """The data side of one checkpoint under the global deal, equal on all ranks."""
+
+    nonce: str
+    """Drawn anew for each report; joins the files of one checkpoint."""
+    world_size: int
+    """Data ranks that reported."""
+    source_path: str
+    source: dict[str, Any]
+    """The source's summary, so that a resume can say what changed."""
+    planner: StepPlannerState
+    ledger: Ledger
+
+    def __post_init__(self) -> None:
+        text("nonce", self.nonce, error=CheckpointError)
+        integer("world_size", self.world_size, minimum=1, maximum=2**32, error=CheckpointError)
+        text("source_path", self.source_path, error=CheckpointError)
+        epochs = self.ledger.epochs
+        cursor = self.planner.cursor
+        trained = epochs[-1].steps if epochs and epochs[-1].epoch == self.planner.epoch else 0
+        if trained != cursor.steps:
+            raise CheckpointError(
+                f"the planner stands at step {cursor.steps} of epoch {self.planner.epoch}, "
+                f"the ledger has {trained} steps of it"
+            )
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps of the whole lineage."""
+        return self.ledger.steps
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "deal": "global",
+            "nonce": self.nonce,
+            "world_size": self.world_size,
+            "step": self.step,
+            "source_path": self.source_path,
+            "source": self.source,
+            "planner": self.planner.to_dict(),
+            "ledger": self.ledger.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: object) -> RunState:
+        """Check untrusted values and return the state.
+
+        Raises:
+            CheckpointError: Something is missing, unknown, of a wrong type, or contradicts the rest.
+        """
+        record = exact_fields(values, list(_FIELDS), FORMAT)
+        if record["format"] != FORMAT or record["version"] != VERSION or record["deal"] != "global":
+            kind = [record[name] for name in ("format", "version", "deal")]
+            raise CheckpointError(f"must be a {FORMAT!r} of version {VERSION}, got {shown(kind)}")
+        if not isinstance(record["source"], dict):
+            raise CheckpointError(f"source must be an object, got {shown(record['source'])}")
+        try:
+            state = cls(
+                nonce=record["nonce"],
+                world_size=record["world_size"],
+                source_path=record["source_path"],
+                source=record["source"],
+                planner=StepPlannerState.from_dict(record["planner"]),
+                ledger=Ledger.from_dict(record["ledger"]),
+            )
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(str(error)) from error
+        if state.step != record["step"]:
+            raise CheckpointError(f"step must be {state.step}, the ledger's, got {shown(record['step'])}")
+        return state
+
+
+def canonical(values: Any) -> str:
+    """Return JSON text that is the same for equal values."""
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest_of(values: Any) -> str:
+    """Return the hex digest of JSON values, 128 bits."""
+    return hashlib.blake2b(canonical(values).encode(), digest_size=16).hexdigest()
+
+
+def sealed(values: dict[str, Any]) -> bytes:
+    """Return values as a JSON file that carries a digest of itself."""
+    return (json.dumps({**values, "digest": digest_of(values)}, indent=1, allow_nan=False) + "\n").encode()
+
+
+def unsealed(data: bytes) -> dict[str, Any]:
+    """Return the values of a file that `sealed` wrote.
+
+    Raises:
+        CheckpointError: It is cut short, no JSON, or was changed afterwards.
+    """
+    try:
+        values = json.loads(data.decode("utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise CheckpointError(f"is no complete JSON file ({error})") from error
+    if not isinstance(values, dict) or "digest" not in values:
+        raise CheckpointError("carries no digest of itself")
+    digest = values.pop("digest")
+    try:
+        present = digest_of(values)
+    except ValueError as error:
+        raise CheckpointError(f"holds a number that JSON has not ({error})") from error
+    if digest != present:
+        raise CheckpointError(f"was changed after it was written: its digest says {shown(digest)}")
+    return values

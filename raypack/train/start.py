@@ -1,0 +1,166 @@
+"""How a train worker gets its loader: place, source, checkpoint, peers, planner."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any
+
+import ray.train
+import torch
+
+from raypack.actors.meeting import meet, start_meeting
+from raypack.actors.planner import PlannerSpec, start_planner
+from raypack.arguments import shown, text
+from raypack.batching.step_planner import StepPlanner
+from raypack.errors import CheckpointError, LoaderError, SourceError
+from raypack.source import ArrowSource, describe_change, open_source
+from raypack.train.checkpoint_files import read_state
+from raypack.train.ledger import Ledger
+from raypack.train.loader import PackedLoader
+from raypack.train.place import Place
+from raypack.train.recipe import PackedData
+from raypack.train.run_state import RunState
+
+logger = logging.getLogger(__name__)
+
+_START_TIMEOUT_S = 300.0
+_opened: dict[str, int] = {}
+
+
+def get_loader(
+    recipe: PackedData, *, name: str | None = None, device: torch.device | str | None = None
+) -> PackedLoader:
+    """Return this train worker's loader, restored from the run's last checkpoint if there is one.
+
+    Called by every rank in the train function; any number of workers may go on from a checkpoint.
+
+    Args:
+        recipe: What is trained and how; the same on every rank.
+        name: A name in checkpoints, for runs with several loaders.
+        device: Where batches go; None is Ray Train's device of this worker.
+
+    Raises:
+        LoaderError: Not in a Ray Train worker, or ranks differ.
+        SourceError: The source cannot be opened on this node, or is not what the run began with.
+        CheckpointError: A file of the checkpoint is missing, damaged, stale or foreign.
+    """
+    if not isinstance(recipe, PackedData):
+        raise TypeError(f"recipe must be a PackedData, got {type(recipe).__name__}")
+    if name is not None and not text("name", name, error=LoaderError).isidentifier():
+        raise LoaderError(f"name must be a Python identifier, got {shown(name)}")
+    place = Place.current()
+    source = _open(recipe, place)
+    label = _label(place, name)
+    meeting = start_meeting(place.world_size, name=place.actor_name("meeting", label))
+    restored = _read_checkpoint(name) if place.rank == 0 else None
+    restored = _agree(meeting, place, source, recipe, restored)
+    planner = _planner(recipe, source, place, restored)
+    micro = -(-planner.batches_per_step // place.world_size)
+    block_rows, ahead = recipe.pace(micro)
+    spec = PlannerSpec(
+        source_path=recipe.source_path,
+        options=recipe.options,
+        state=planner.state(),
+        world_size=place.world_size,
+        epochs=recipe.epochs,
+        attention_cost=recipe.cost,
+        ahead=ahead,
+        ranks_here=place.ranks_here,
+    )
+    node_planner = start_planner(
+        spec, name=place.actor_name(f"planner:{place.node_id}", label), node_id=place.node_id
+    )
+    return PackedLoader(
+        recipe,
+        name=name,
+        place=place,
+        source=source,
+        planner=planner,
+        ledger=restored.ledger if restored else Ledger(),
+        node_planner=node_planner,
+        meeting=meeting,
+        device=torch.device(device) if device is not None else ray.train.torch.get_device(),
+        block_rows=block_rows,
+    )
+
+
+def _label(place: Place, name: str | None) -> str:
+    """Return a name for the actors of this loader; another one each time it is opened in a process."""
+    key = f"{place.group}:{name}"
+    _opened[key] = _opened.get(key, 0) + 1
+    return f"{name or ''}{_opened[key]}"
+
+
+def _open(recipe: PackedData, place: Place) -> ArrowSource:
+    try:
+        return open_source(recipe.source_path)
+    except (SourceError, OSError) as error:
+        raise SourceError(
+            f"rank {place.rank} on node {place.node_address} cannot open the source {recipe.source_path}: "
+            f"{error}; every node must see it under the same path"
+        ) from error
+
+
+def _read_checkpoint(name: str | None) -> RunState | None:
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint is None:
+        return None
+    return read_state(checkpoint.filesystem, checkpoint.path, name)
+
+
+def _agree(
+    meeting: Any, place: Place, source: ArrowSource, recipe: PackedData, restored: RunState | None
+) -> RunState | None:
+    """Share rank 0's state, and make sure that all ranks see one source and hold one recipe."""
+    word = {"fingerprint": source.fingerprint, "recipe": replace(recipe, source=recipe.source_path)}
+    if place.rank == 0:
+        word["restored"] = restored
+    words = meet(meeting, "start", place.rank, word, timeout_s=_START_TIMEOUT_S, what="get_loader")
+    for rank, other in enumerate(words):
+        for what in ("fingerprint", "recipe"):
+            if other[what] != words[0][what]:
+                raise LoaderError(
+                    f"rank {rank} has another {what} than rank 0: {shown(other[what])}, not "
+                    f"{shown(words[0][what])}; every rank must open the same source with the same recipe"
+                )
+    state: RunState | None = words[0]["restored"]
+    return state
+
+
+def _planner(recipe: PackedData, source: ArrowSource, place: Place, restored: RunState | None) -> StepPlanner:
+    size = recipe.step_batches
+    shuffle = recipe.shuffle or "full"
+    if restored is None:
+        return StepPlanner(
+            source.fingerprint,
+            source.lengths,
+            recipe.options,
+            batches_per_step=place.largest_world if size is None else size,
+            packing=recipe.packing,
+            window=recipe.window,
+            seed=recipe.seed,
+            supervised=source.supervised,
+            shuffle=shuffle,
+        )
+    if restored.planner.source_id != source.fingerprint:
+        raise SourceError(
+            "the source is not the one that this run began with: "
+            f"{describe_change(restored.source, source)}; give the run another name to begin anew"
+        )
+    state = restored.planner
+    present = {
+        "options": recipe.options,
+        "packing": recipe.packing,
+        "seed": recipe.seed,
+        "shuffle": shuffle,
+        "batches_per_step": state.batches_per_step if size is None else size,
+    }
+    for what, value in present.items():
+        if value != getattr(state, what):
+            raise CheckpointError(
+                f"{what} must stay {shown(getattr(state, what))}, what this run began with; got "
+                f"{shown(value)}: give the run another name to begin anew"
+            )
+    logger.info("resuming at step %d on %d workers", restored.step, place.world_size)
+    return StepPlanner.from_state(state, source.lengths, recipe.options, source.supervised)

@@ -1,0 +1,212 @@
+"""One optimizer step in the train loop: its micro-batches, its loss, its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+
+from raypack.batching.plan import TokenBatchPlan
+from raypack.batching.step_plan import StepCursor
+from raypack.collate import PackedBatch
+from raypack.collate.loss import next_token_loss_sum
+from raypack.data.blocks import StreamRow
+from raypack.errors import LoaderError, StreamError
+from raypack.sampling.receipt import Receipt
+
+
+class Step:
+    """An optimizer step of this rank; made by the loader.
+
+    Iterating gives this rank's micro-batches on its device, equally many on every rank; the last may
+    be empty. All of them must be taken before `commit`.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        world_size: int,
+        first: StreamRow,
+        rows: Iterator[StreamRow],
+        to_batch: Callable[[StreamRow], PackedBatch],
+        receipt_key: int,
+        on_commit: Callable[[Step], None],
+    ) -> None:
+        self._index = index
+        self._world_size = world_size
+        self._meta = first.meta
+        self._first: StreamRow | None = first
+        self._rows = rows
+        self._to_batch = to_batch
+        self._key = receipt_key
+        self._on_commit = on_commit
+        self._taken: list[StreamRow] = []
+        self._micro_of: dict[int, int] = {}
+        self._synced = [0] * self.micro_batches
+        self._lost = [0] * self.micro_batches
+        self._committed = False
+
+    @property
+    def index(self) -> int:
+        """Number of the step in the run, through all epochs, from 0."""
+        return self._index
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch."""
+        return self._meta.epoch
+
+    @property
+    def index_in_epoch(self) -> int:
+        """Number of the step in its epoch."""
+        return self._meta.step
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches of this step on every rank."""
+        return self._meta.micros
+
+    @property
+    def batches(self) -> int:
+        """Batches of this step over all ranks, empty ones not counted."""
+        return self._meta.step_batches
+
+    @property
+    def real_tokens(self) -> int:
+        """Tokens of this step over all ranks."""
+        return self._meta.step_tokens
+
+    @property
+    def supervised_tokens(self) -> int:
+        """Label tokens of this step over all ranks, known before any of it is read."""
+        return self._meta.step_supervised
+
+    @property
+    def loss_scale(self) -> float:
+        """What a rank's summed loss is multiplied with: world size / supervised tokens of the step.
+
+        Gradients are averaged over ranks (DDP, FSDP2), so the factor makes them those of the mean
+        over the step's supervised tokens of all ranks. 0.0 where nothing is supervised.
+        """
+        return self._world_size / self.supervised_tokens if self.supervised_tokens else 0.0
+
+    @property
+    def committed(self) -> bool:
+        """True once the step is committed."""
+        return self._committed
+
+    def __iter__(self) -> Iterator[PackedBatch]:
+        if self._committed:
+            raise LoaderError(f"step {self.index} is committed: its micro-batches are gone")
+        while len(self._taken) < self.micro_batches:
+            row = self._next_row()
+            batch = self._to_batch(row)
+            self._micro_of[id(batch)] = len(self._taken)
+            self._taken.append(row)
+            yield batch
+
+    def _next_row(self) -> StreamRow:
+        row, self._first = self._first, None
+        row = next(self._rows, None) if row is None else row
+        if row is None:
+            raise StreamError(
+                f"the stream ended inside step {self.index}, after {len(self._taken)} micro-batches"
+            )
+        return row
+
+    # -- training --------------------------------------------------------------------------------
+
+    def sync(self, model: Any, batch: PackedBatch) -> AbstractContextManager[Any]:
+        """Return the context for a micro-batch's forward and backward pass.
+
+        Gradients are synchronised in the last micro-batch alone: DDP's ``no_sync``, FSDP2's
+        ``set_requires_gradient_sync``; a plain module needs neither.
+        """
+        micro = self._micro(batch, "sync")
+        self._synced[micro] += 1
+        last = micro == self.micro_batches - 1
+        if hasattr(model, "set_requires_gradient_sync"):
+            return _fsdp_sync(model, last)
+        if hasattr(model, "no_sync") and not last:
+            context: AbstractContextManager[Any] = model.no_sync()
+            return context
+        return nullcontext()
+
+    def loss(self, logits: torch.Tensor, batch: PackedBatch) -> torch.Tensor:
+        """Return the loss to call ``backward`` on.
+
+        The mean of the cross entropy over the step's supervised tokens of all ranks, once gradients
+        are averaged over ranks and added up over micro-batches.
+
+        Args:
+            logits: (1, T, vocabulary) or (B, S, vocabulary), as the model gives them: position i
+                predicts the token at i + 1; the shift happens here.
+            batch: The micro-batch that the logits are of.
+
+        Returns:
+            A scalar; 0 with a zero gradient for every parameter where the batch is empty.
+        """
+        self._lost[self._micro(batch, "loss")] += 1
+        return next_token_loss_sum(logits, batch.labels) * self.loss_scale
+
+    def _micro(self, batch: PackedBatch, what: str) -> int:
+        micro = self._micro_of.get(id(batch))
+        if micro is None:
+            raise LoaderError(f"step.{what} needs a batch of step {self.index}, got one of another step")
+        return micro
+
+    # -- commit ----------------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Say that the optimizer has taken the step; from here on a checkpoint holds it.
+
+        Raises:
+            LoaderError: Micro-batches were not taken, or the step is committed already.
+        """
+        if self._committed:
+            raise LoaderError(f"step {self.index} is committed already: commit once, after optimizer.step()")
+        if len(self._taken) < self.micro_batches:
+            raise LoaderError(
+                f"step {self.index} has {self.micro_batches} micro-batches on this rank, but only "
+                f"{len(self._taken)} were taken before commit: iterate over the whole step"
+            )
+        self._committed = True
+        self._on_commit(self)
+        self._taken.clear()
+
+    @property
+    def end(self) -> StepCursor:
+        """The boundary after this step."""
+        return StepCursor(self._meta.step + 1, self._meta.end_position, self._meta.end_batches)
+
+    def receipt(self) -> Receipt:
+        """Return what this rank trained of the step.
+
+        A batch counts as often as it went through `loss` or `sync`, whichever is more; where the loop
+        uses neither in the whole step, each batch counts once.
+        """
+        times = [max(pair) for pair in zip(self._synced, self._lost, strict=True)]
+        total = Receipt()
+        for row, count in zip(self._taken, times if any(times) else [1] * len(times), strict=True):
+            tokens = int(np.sum(row.lengths, dtype=np.int64))
+            total += Receipt.of(self._key, row.indices, tokens).times(count)
+        return total
+
+
+def plan_of(row: StreamRow) -> TokenBatchPlan:
+    """Return the plan that a row answers."""
+    meta = row.meta
+    return TokenBatchPlan(row.indices, meta.real_tokens, meta.maximum_length, meta.token_slots)
+
+
+@contextmanager
+def _fsdp_sync(model: Any, last: bool) -> Iterator[None]:
+    model.set_requires_gradient_sync(last)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
