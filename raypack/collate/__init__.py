@@ -2,5 +2,6 @@
 
 from raypack.collate.batch import PackedBatch
 from raypack.collate.errors import BatchError, IsolationError
+from raypack.collate.mask import build_attention_mask
 
-__all__ = ["BatchError", "IsolationError", "PackedBatch"]
+__all__ = ["BatchError", "IsolationError", "PackedBatch", "build_attention_mask"]
