@@ -1,0 +1,73 @@
+"""Greedy batches of many examples each, found one batch at a time by search."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raypack.batching.limits import Limits
+
+_STRIDE = 16
+
+
+def starts_by_sum(lengths: NDArray[np.int32], limits: Limits, typical: int) -> NDArray[np.int64]:
+    """Return where packed batches begin, by bisection of the running sum.
+
+    A list of every 16th sum is searched first: lists are many times faster to read than arrays.
+
+    Args:
+        lengths: (n,) tokens of each example, n >= 1, none above the budget.
+        limits: What a batch may hold.
+        typical: How many examples a batch may be expected to hold.
+    """
+    sums = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=sums[1:])
+    fine, coarse = sums.data, sums[::_STRIDE].tolist()
+    size, reach, most = len(lengths), 2 * typical // _STRIDE + 2, limits.examples
+    starts, start = [], 0
+    while start < size:
+        starts.append(start)
+        full = fine[start] + limits.tokens
+        low = start // _STRIDE
+        above = bisect_right(coarse, full, low, min(low + reach, len(coarse)))
+        if above == low + reach:
+            above = bisect_right(coarse, full, above)
+        first = (above - 1) * _STRIDE
+        end = bisect_right(fine, full, first + 1, min(first + _STRIDE, size + 1)) - 1
+        start = min(end, start + most)
+    return np.array(starts, np.int64)
+
+
+def starts_by_prefix(lengths: NDArray[np.int32], limits: Limits, typical: int) -> NDArray[np.int64]:
+    """Return where batches begin, by `prefix` after `prefix`; see `starts_by_sum`."""
+    starts = [0]
+    while True:
+        count = prefix(lengths[starts[-1] :], limits, typical)
+        if starts[-1] + count == len(lengths):
+            return np.array(starts, np.int64)
+        starts.append(starts[-1] + count)
+        typical = count
+
+
+def prefix(lengths: NDArray[np.int32], limits: Limits, guess: int) -> int:
+    """Return how many of the first examples fit one batch, reading few more than those.
+
+    Args:
+        lengths: (n,) tokens of each example, none above the budget.
+        limits: What a batch may hold.
+        guess: How many may be expected.
+    """
+    window = guess + guess // 4 + 8
+    most = min(limits.examples, len(lengths))
+    while True:
+        part = lengths[: min(window, most)]
+        if limits.padded:
+            costs = np.maximum.accumulate(part).astype(np.int64) * np.arange(1, len(part) + 1)
+        else:
+            costs = np.cumsum(part, dtype=np.int64)
+        count = int(np.searchsorted(costs, limits.tokens, side="right"))
+        if count < len(part) or len(part) == most:
+            return count
+        window *= 2
