@@ -2,6 +2,7 @@
 
 from raypack.collate.batch import PackedBatch
 from raypack.collate.errors import BatchError, IsolationError
+from raypack.collate.loss import next_token_loss_sum
 from raypack.collate.mask import build_attention_mask
 
-__all__ = ["BatchError", "IsolationError", "PackedBatch", "build_attention_mask"]
+__all__ = ["BatchError", "IsolationError", "PackedBatch", "build_attention_mask", "next_token_loss_sum"]
