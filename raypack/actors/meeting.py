@@ -11,6 +11,7 @@ from typing import Any
 
 import ray
 
+from raypack.actors.ending import end_soon
 from raypack.errors import LoaderError
 
 _GRACE_S = 30.0
@@ -55,7 +56,7 @@ class Meeting:
         """Learn that a rank meets no more; the actor ends with the last of them."""
         self._left.add(rank)
         if len(self._left) == self._world_size:
-            ray.actor.exit_actor()
+            self._ending = asyncio.create_task(end_soon())
 
 
 _kept: list[Any] = []

@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from raypack.actors.addresses import AddressedPlans
+from raypack.actors.ending import end_soon
 from raypack.actors.plan_block import PlanBlock
 from raypack.batching.deal import AttentionCost
 from raypack.batching.options import TokenBatchOptions
@@ -122,7 +123,7 @@ class NodePlanner:
         """Learn that a rank needs the planner no more; the actor ends with the last of its node."""
         self._left.add(rank)
         if len(self._left) == self._ranks_here:
-            ray.actor.exit_actor()
+            self._ending = asyncio.create_task(end_soon())
 
 
 _kept: list[Any] = []

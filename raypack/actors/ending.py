@@ -1,0 +1,15 @@
+"""How an actor of raypack ends itself once nobody needs it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import ray
+
+_AFTER_S = 0.5
+
+
+async def end_soon() -> None:
+    """End the calling actor for good, after the call in which it was decided has been answered."""
+    await asyncio.sleep(_AFTER_S)
+    ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
