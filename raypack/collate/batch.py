@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from raypack.arguments import integer
+from raypack.collate import exporters
 from raypack.collate.errors import BatchError
 from raypack.collate.flat import INT32_MAX, Document, FlatDocuments, Tokens, parse_documents, parse_flat
 from raypack.collate.placing import place_packed, place_padded, upload
@@ -46,6 +47,8 @@ class PackedBatch:
     """The plan this batch answers, where one was given."""
     layout: str
     """``"packed"`` or ``"padded"``."""
+    padding_side: str
+    """``"right"``, or ``"left"`` of a padded batch."""
     num_tokens: int
     """Real tokens."""
     num_supervised: int | None
@@ -65,6 +68,68 @@ class PackedBatch:
     def device(self) -> torch.device:
         """Where the tensors lie (`indices` excepted)."""
         return self.input_ids.device
+
+    def for_hf_sdpa(self, *, kind: str = "causal") -> dict[str, Any]:
+        """Return what a transformers model with ``attn_implementation="sdpa"`` is called with.
+
+        Sliding windows stay as the model has them.
+
+        Args:
+            kind: ``"causal"``, or ``"bidirectional"`` for a model whose config says so.
+        """
+        return exporters.hf_sdpa(self, kind)
+
+    def for_hf_eager(
+        self, dtype: torch.dtype, model_or_config: Any = None, *, kind: str = "causal"
+    ) -> dict[str, Any]:
+        """Return what a transformers model with ``attn_implementation="eager"`` is called with.
+
+        Args:
+            dtype: the float dtype that attention computes in; the mask is made in it.
+            model_or_config: the model or its config; needed where layers have sliding windows, which
+                get masks of their own. None: no layer has one.
+            kind: ``"causal"``, or ``"bidirectional"`` for a model whose config says so.
+        """
+        return exporters.hf_eager(self, dtype, model_or_config, kind)
+
+    def for_hf_flash(self) -> dict[str, Any]:
+        """Return what a transformers model with a flash attention implementation is called with."""
+        return exporters.hf_flash(self)
+
+    def for_hf_flex(self, model_or_config: Any = None) -> dict[str, Any]:
+        """Return what a transformers model with ``attn_implementation="flex_attention"`` is called with.
+
+        Args:
+            model_or_config: the model or its config; needed where layers have sliding windows.
+        """
+        return exporters.hf_flex(self, model_or_config)
+
+    def for_flex(self, *, window: int | None = None) -> dict[str, Any]:
+        """Return the ``block_mask`` of torch's ``flex_attention``.
+
+        Args:
+            window: keys a query sees, itself included; None: all of its document up to itself.
+        """
+        return exporters.flex(self, window)
+
+    def for_torch_varlen(self, *, window: int | None = None) -> dict[str, Any]:
+        """Return what torch's ``varlen_attn`` is given beside q, k and v; causal.
+
+        Args:
+            window: keys a query sees, itself included; None: all of its document up to itself.
+
+        Raises:
+            BatchError: the batch is not packed.
+        """
+        return exporters.torch_varlen(self, window)
+
+    def for_megatron(self) -> dict[str, Any]:
+        """Return the arguments of Megatron-Core's ``PackedSeqParams``, without context parallelism.
+
+        Raises:
+            BatchError: the batch is not packed.
+        """
+        return exporters.megatron(self)
 
     @classmethod
     def from_documents(
@@ -177,7 +242,7 @@ class PackedBatch:
     ) -> PackedBatch:
         """Check the sizes, then place the tensors."""
         kind = layout_of(layout)
-        left = padding_side_of(padding_side, kind) == "left"
+        side = padding_side_of(padding_side, kind)
         pad_id = integer("pad_id", pad_id, minimum=0, maximum=INT32_MAX, error=BatchError)
         needed = flat.total if kind == PACKED else flat.max_seqlen
         size = padded_size(needed, pad_to_multiple, pad_to)
@@ -187,7 +252,7 @@ class PackedBatch:
         if kind == PACKED:
             placed = place_packed(flat, cu_seqlens, size, pad_id)
         else:
-            placed = place_padded(flat, cu_seqlens, size, pad_id, left=left)
+            placed = place_padded(flat, cu_seqlens, size, pad_id, left=side == "left")
         input_ids, labels, position_ids, segment_ids = placed
         return cls(
             input_ids=input_ids,
@@ -199,6 +264,7 @@ class PackedBatch:
             indices=sources,
             plan=plan,
             layout=kind,
+            padding_side=side,
             num_tokens=flat.total,
             num_supervised=flat.num_supervised,
         )

@@ -1,0 +1,165 @@
+"""What each consumer must be told: the complete and only combination that it isolates.
+
+Left-out arguments are left out on purpose. transformers forgets the boundaries of a packed row as soon
+as it is given a two-dimensional mask or makes a cache; an added minimum that is cast becomes -inf; a
+varlen kernel leaves what its offsets do not cover undefined.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from raypack.arguments import choice, optional_integer
+from raypack.collate.errors import BatchError
+from raypack.collate.mask import build_attention_mask
+from raypack.collate.sizes import PACKED
+from raypack.collate.windows import layer_windows, mask_by_layer
+
+if TYPE_CHECKING:
+    from raypack.collate.batch import PackedBatch
+
+Arguments = dict[str, Any]
+
+
+def hf_sdpa(batch: PackedBatch, kind: str = "causal") -> Arguments:
+    """Return the arguments of a transformers model with ``attn_implementation="sdpa"``.
+
+    transformers reads the boundaries from the positions, and builds the mask of each kind of layer
+    itself, sliding windows included. A row of one document padded on its right needs nothing at all.
+    """
+    if choice("kind", kind, ("causal", "bidirectional"), error=BatchError) == "bidirectional":
+        mask = build_attention_mask(
+            segment_ids=batch.segment_ids, dtype=torch.bool, kind=kind, pad_rows="self"
+        )
+        return _with_mask(batch, mask)
+    if batch.layout != PACKED and batch.padding_side == "right":
+        return {"input_ids": batch.input_ids, "use_cache": False}
+    return {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "use_cache": False}
+
+
+def hf_eager(batch: PackedBatch, dtype: torch.dtype, model_or_config: Any, kind: str) -> Arguments:
+    """Return the arguments of a transformers model with ``attn_implementation="eager"``.
+
+    The mask is added to the scores, in the dtype that they are computed in.
+    """
+    kind = choice("kind", kind, ("causal", "bidirectional"), error=BatchError)
+    if dtype is torch.bool:
+        raise BatchError("dtype must be a float for eager attention, which adds its mask; got torch.bool")
+
+    def mask(window: int | None) -> torch.Tensor:
+        return build_attention_mask(
+            segment_ids=batch.segment_ids, dtype=dtype, kind=kind, window=window, pad_rows="self"
+        )
+
+    return _with_mask(batch, mask_by_layer(layer_windows(model_or_config), mask))
+
+
+def hf_flash(batch: PackedBatch) -> Arguments:
+    """Return the arguments of a transformers model with a flash attention implementation.
+
+    Packed: the offsets, all four of them, and no mask. Padded: the two-dimensional mask, which
+    transformers removes the padding by, where there is padding beside real tokens.
+    """
+    inputs: Arguments = {
+        "input_ids": batch.input_ids,
+        "position_ids": batch.position_ids,
+        "use_cache": False,
+    }
+    if batch.layout != PACKED:
+        if batch.num_padding and batch.num_tokens:
+            inputs["attention_mask"] = (batch.segment_ids != 0).long()
+        return inputs
+    offsets, longest = closed_offsets(batch)
+    return {
+        **inputs,
+        "cu_seq_lens_q": offsets,
+        "cu_seq_lens_k": offsets,
+        "max_length_q": longest,
+        "max_length_k": longest,
+        "seq_idx": closed_segments(batch) - 1,
+    }
+
+
+def hf_flex(batch: PackedBatch, model_or_config: Any) -> Arguments:
+    """Return the arguments of a transformers model with ``attn_implementation="flex_attention"``."""
+    from raypack.collate.flex import block_mask
+
+    segments = batch.segment_ids
+    return _with_mask(
+        batch, mask_by_layer(layer_windows(model_or_config), lambda window: block_mask(segments, window))
+    )
+
+
+def flex(batch: PackedBatch, window: int | None) -> Arguments:
+    """Return what `torch.nn.attention.flex_attention.flex_attention` is given beside q, k and v."""
+    from raypack.collate.flex import block_mask
+
+    return {"block_mask": block_mask(batch.segment_ids, _window(window))}
+
+
+def torch_varlen(batch: PackedBatch, window: int | None) -> Arguments:
+    """Return what `torch.nn.attention.varlen.varlen_attn` is given beside q, k and v.
+
+    It has no causal flag: causal is a window without a right side.
+    """
+    offsets, longest = closed_offsets(batch)
+    width = _window(window)
+    return {
+        "cu_seq_q": offsets,
+        "cu_seq_k": offsets,
+        "max_q": longest,
+        "max_k": longest,
+        "window_size": (-1 if width is None else width - 1, 0),
+    }
+
+
+def megatron(batch: PackedBatch) -> Arguments:
+    """Return the arguments of Megatron-Core's ``PackedSeqParams``, without context parallelism."""
+    offsets, longest = closed_offsets(batch)
+    return {
+        "qkv_format": "thd",
+        "cu_seqlens_q": offsets,
+        "cu_seqlens_kv": offsets,
+        "max_seqlen_q": longest,
+        "max_seqlen_kv": longest,
+    }
+
+
+def closed_offsets(batch: PackedBatch) -> tuple[torch.Tensor, int]:
+    """Return offsets that cover every token of a packed row, and the longest segment.
+
+    Padding is one last segment.
+
+    Raises:
+        BatchError: the batch is padded; its rows are not one after another.
+    """
+    if batch.layout != PACKED:
+        raise BatchError(f"layout must be 'packed' for offsets, got {batch.layout!r}; pack the documents")
+    size = batch.input_ids.shape[1]
+    padding = size - batch.num_tokens
+    if not padding:
+        return batch.cu_seqlens, batch.max_seqlen
+    end = batch.cu_seqlens.new_full((1,), size)
+    return torch.cat([batch.cu_seqlens, end]), max(batch.max_seqlen, padding)
+
+
+def closed_segments(batch: PackedBatch) -> torch.Tensor:
+    """Return (1, T) int32 segment ids from 1 in which padding is one last segment."""
+    segments = batch.segment_ids.clone()
+    segments[:, batch.num_tokens :] = batch.num_documents + 1
+    return segments
+
+
+def _with_mask(batch: PackedBatch, mask: Any) -> Arguments:
+    return {
+        "input_ids": batch.input_ids,
+        "position_ids": batch.position_ids,
+        "attention_mask": mask,
+        "use_cache": False,
+    }
+
+
+def _window(window: int | None) -> int | None:
+    return optional_integer("window", window, minimum=1, error=BatchError)
