@@ -59,7 +59,7 @@ class GreedyBatches:
         known = self.ends[min(count, len(self.ends)) - 1] if count and self.ends else self._position
         kept = count if known == position else len(self.plans)
         for values in (self.plans, self.squares, self.supervised, self.ends):
-            del values[:kept]  # type: ignore[attr-defined]
+            del values[:kept]
         self._position = position
 
     def _next_position(self) -> int:

@@ -51,7 +51,7 @@ class StreamRow:
 def encode_block(block: PlanBlock, source: ArrowSource) -> pa.Table:
     """Read a block's examples and return it as a table of one row."""
     input_ids, lengths, labels = source.take_flat(block.indices)
-    columns = {
+    columns: dict[str, Any] = {
         "meta": block.meta.ravel(),
         "counts": block.counts,
         "indices": block.indices,

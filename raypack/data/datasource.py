@@ -11,6 +11,7 @@ import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.collate_fn import ArrowBatchCollateFn
 from ray.data.datasource import Datasource, ReadTask
+from ray.util.debug import log_once
 
 from raypack.data.blocks import StreamRow, decode_block
 from raypack.data.reader import ReadSpec, read_blocks
@@ -91,6 +92,7 @@ class _OwnLines(logging.Filter):
 
 
 def _quiet() -> None:
+    log_once("ray_data_progress_manager_disabled")  # its advice to turn the bars on again
     for name in (
         "ray.data._internal.execution.streaming_executor",
         "ray.data._internal.logging",

@@ -107,10 +107,12 @@ def _batch(result: Replay, difference: int, size: int) -> int | None:
 def _swapped(result: Replay, lost: int) -> tuple[int, int] | None:
     """Return (missing, doubled) batches whose hashes differ by ``lost``, if there are such."""
     hashes = np.array(result.batch_hashes, np.uint64)
+    if not len(hashes):
+        return None
     order = np.argsort(hashes)
     wanted = hashes + np.uint64(lost)  # hash of the missing one, for each that may be doubled
-    at = np.minimum(np.searchsorted(hashes[order], wanted), max(0, len(hashes) - 1))
-    found = np.flatnonzero(hashes[order][at] == wanted) if len(hashes) else []
+    at = np.minimum(np.searchsorted(hashes[order], wanted), len(hashes) - 1)
+    found = np.flatnonzero(hashes[order][at] == wanted)
     if lost == 0 or not len(found):
         return None
     return int(order[at[found[0]]]), int(found[0])

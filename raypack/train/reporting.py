@@ -81,7 +81,7 @@ def _by_name(loader: PackedLoader | Mapping[str, PackedLoader]) -> dict[str | No
     for name, one in loader.items():
         if one.name != name:
             raise LoaderError(f"loader {name!r} must be opened with get_loader(..., name={name!r})")
-    return dict(loader)
+    return {name: one for name, one in loader.items()}
 
 
 def _check_json(metrics: Mapping[str, Any]) -> None:

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raypack.batching.deal import AttentionCost, deal_batches, idle_share
+from raypack.errors import SamplerError
+
+
+@given(st.lists(st.integers(0, 2**40), max_size=40), st.integers(1, 9))
+def test_every_batch_is_dealt_once_and_no_rank_gets_more_than_its_share(costs, world_size):
+    ranks = deal_batches(costs, world_size)
+    assert len(ranks) == world_size
+    assert sorted(p for rank in ranks for p in rank) == list(range(len(costs)))
+    assert all(len(rank) <= -(-len(costs) // world_size) for rank in ranks)
+    assert all(rank == sorted(rank) for rank in ranks)
+
+
+def test_a_long_tailed_step_is_balanced_within_three_percent():
+    costs = np.random.default_rng(0).lognormal(0, 0.5, 64) * 1e6
+    ranks = deal_batches([int(c) for c in costs], 8)
+    loads = [costs[rank].sum() for rank in ranks]
+    assert max(loads) / np.mean(loads) <= 1.03
+
+
+def test_the_deal_is_the_same_for_equal_costs():
+    assert deal_batches([5, 5, 5, 5, 5], 2) == [[0, 2, 4], [1, 3]]
+
+
+def test_the_default_cost_is_twelve_hidden_sizes_to_one():
+    assert AttentionCost.of(None) == AttentionCost(12 * 1024, 1)
+    assert AttentionCost.of((3, 4)) == AttentionCost(3, 4)
+
+
+@pytest.mark.parametrize("value", ["ab", (1,), 5, {"a": 1}])
+def test_a_cost_that_is_no_pair_is_refused(value):
+    with pytest.raises(TypeError, match="attention_cost must be"):
+        AttentionCost.of(value)
+
+
+def test_a_world_without_ranks_is_refused():
+    with pytest.raises(SamplerError, match="world_size must be at least 1, got 0"):
+        deal_batches([1], 0)
+
+
+def test_idle_share_is_what_rounding_leaves_empty():
+    assert idle_share(8, 4) == 0.0
+    assert idle_share(5, 4) == 1 - 5 / 8
