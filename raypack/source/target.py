@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,9 @@ from pyarrow.fs import FileType
 
 from raypack.errors import SourceError
 from raypack.source.location import Location, locate
+
+_REMOVALS = 10
+_PAUSE_S = 0.2
 
 
 def refuse_existing(folder: Location) -> None:
@@ -64,8 +68,16 @@ def _create(folder: Location) -> list[str]:
 
 
 def _remove(folder: Location, parents: list[str]) -> None:
-    if folder.kind() != FileType.NotFound:
-        folder.filesystem.delete_dir(folder.path)
+    for left in reversed(range(_REMOVALS)):
+        try:
+            if folder.kind() != FileType.NotFound:
+                folder.filesystem.delete_dir(folder.path)
+            break
+        except OSError:
+            # A task of another process may have added a file since the folder was listed.
+            if not left:
+                raise
+            time.sleep(_PAUSE_S)
     for parent in parents:
         if os.listdir(parent):
             return

@@ -1,0 +1,56 @@
+"""The gate that tasks pass: it knows who is at work, counts deaths, and closes when the job ends."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import ray
+
+ATTEMPTS = 4
+_DRAIN_S = 15.0
+
+
+class _Gate:
+    """Counts the attempts at each chunk and those that are under way."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[int, int] = {}
+        self._inside: set[int] = set()
+        self._closed = False
+
+    def enter(self, chunk: int) -> int:
+        """Return which attempt at the chunk this is, from 1; 0 when the job has ended."""
+        if self._closed:
+            return 0
+        self._attempts[chunk] = self._attempts.get(chunk, 0) + 1
+        self._inside.add(chunk)
+        return self._attempts[chunk]
+
+    def leave(self, chunk: int) -> None:
+        """Say that nothing is written for the chunk any more."""
+        self._inside.discard(chunk)
+
+    def close(self) -> int:
+        """Let nobody in from now on; returns how many are still inside."""
+        self._closed = True
+        return len(self._inside)
+
+
+def open_gate() -> Any:
+    """Start a gate; it ends when its handle is dropped."""
+    return ray.remote(num_cpus=0)(_Gate).remote()
+
+
+def drain(gate: Any) -> None:
+    """Close the gate and wait for those inside, so that nothing is written behind the caller's back.
+
+    A task whose worker was killed never leaves, so the wait has an end.
+    """
+    deadline = time.monotonic() + _DRAIN_S
+    try:
+        while ray.get(gate.close.remote(), timeout=_DRAIN_S) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    except ray.exceptions.RayError:
+        # Ray itself is gone, and its workers with it.
+        return

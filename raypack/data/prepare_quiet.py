@@ -1,0 +1,30 @@
+"""Keeps Ray Data from talking about the prepare job's own dataset."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_LOGGERS = ("ray.data._internal.execution.streaming_executor", "ray.data._internal.progress")
+
+
+@contextmanager
+def quiet(name: str) -> Iterator[None]:
+    """Drop Ray Data's lines about the dataset ``name`` and its progress bar for the time of a block.
+
+    Errors, and what other datasets have to say, still pass.
+    """
+
+    def passes(record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        return record.levelno >= logging.ERROR or not (name in message or "Progress bars disabled" in message)
+
+    loggers = [logging.getLogger(logger) for logger in _LOGGERS]
+    for logger in loggers:
+        logger.addFilter(passes)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(passes)
