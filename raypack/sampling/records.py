@@ -57,3 +57,15 @@ def check_version(record: str, version: object, known: int) -> None:
         raise SamplerError(
             f"{record} must have version {known}, got {shown(version)}; use a raypack that wrote it"
         )
+
+
+def check_record(name: str, value: object, kind: type) -> None:
+    """Refuse anything but a record of one kind.
+
+    Raises:
+        TypeError: ``value`` is something else.
+    """
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"{name} must be a {kind.__name__}, got {type_name(value)}; read dicts with its from_dict"
+        )
