@@ -2,7 +2,15 @@
 
 from raypack.collate.batch import PackedBatch
 from raypack.collate.errors import BatchError, IsolationError
+from raypack.collate.isolation import assert_isolated
 from raypack.collate.loss import next_token_loss_sum
 from raypack.collate.mask import build_attention_mask
 
-__all__ = ["BatchError", "IsolationError", "PackedBatch", "build_attention_mask", "next_token_loss_sum"]
+__all__ = [
+    "BatchError",
+    "IsolationError",
+    "PackedBatch",
+    "assert_isolated",
+    "build_attention_mask",
+    "next_token_loss_sum",
+]
