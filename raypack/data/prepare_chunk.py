@@ -146,13 +146,22 @@ def _encode(
     documents: list[Document], tokenizer: TextTokenizer
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     try:
-        return tokenizer.encode([document.text for document in documents])
+        lengths, ids = tokenizer.encode([document.text for document in documents])
+        _check_encoded(lengths, ids, len(documents))
+        return lengths, ids
     except Exception as error:  # tokenizers raise what they like; the document is found one by one
         if len(documents) == 1:
             document = documents[0]
             raise DocumentFault(document.piece, document.line, f"the tokenizer failed: {error}") from error
     parts = [_encode([document], tokenizer) for document in documents]
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+def _check_encoded(lengths: NDArray[np.int64], ids: NDArray[np.int32], documents: int) -> None:
+    if lengths.shape != (documents,) or ids.shape != (lengths.sum(),) or ids.dtype != np.int32:
+        raise ValueError(f"it gave {ids.dtype} ids of shape {ids.shape}, and {lengths.shape} lengths")
+    if len(ids) and (ids.min() < 0 or lengths.min() < 0):
+        raise ValueError(f"it gave the id {int(ids.min())}; ids are at least 0")
 
 
 def _too_long(length: int, limit: int) -> str:

@@ -15,7 +15,7 @@ from raypack.data.prepare_dataset import ChunkWork, run_chunks
 from raypack.data.prepare_gate import drain, open_gate
 from raypack.data.prepare_nodes import check_nodes
 from raypack.data.prepare_options import CHUNK_BYTES, PrepareCounts, PrepareOptions
-from raypack.data.tokenizers import load_tokenizer
+from raypack.data.tokenizers import TextTokenizer, load_tokenizer
 from raypack.errors import PrepareError
 from raypack.source import ArrowSource, open_source
 from raypack.source.location import locate
@@ -30,7 +30,7 @@ def prepare(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
-    tokenizer: str = "bytes",
+    tokenizer: str | TextTokenizer = "bytes",
     text_field: str = "text",
     max_length: int | None = None,
     oversize: str = "error",
@@ -48,7 +48,7 @@ def prepare(
         inputs: Files and folders, as paths or URIs; folders are walked, their files sorted.
         out: The folder to make; nothing may lie there.
         tokenizer: ``bytes`` (UTF-8 bytes as ids 0 to 255), the path of a ``tokenizers`` JSON file, or
-            ``hf:`` and the path of a Hugging Face folder.
+            ``hf:`` and the path of a Hugging Face folder; or a `TextTokenizer` of your own.
         text_field: The field of a JSON line that holds the text.
         max_length: Tokens of an example at the most; None for no limit.
         oversize: What happens to a longer document: ``error``, ``split``, ``truncate`` or ``drop``.

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from raypack.arguments import flag, integer
 from raypack.arguments import text as text_argument
 from raypack.errors import PrepareError
 
@@ -25,11 +26,13 @@ _HF_FILES = ("tokenizer*", "special_tokens*", "added_tokens*", "vocab*", "merges
 
 
 class TextTokenizer(ABC):
-    """Turns texts into ids.
+    """Turns texts into ids; a subclass of the caller's own can be given to `prepare`.
+
+    It must pickle, and give the same ids for the same text in every process.
 
     Attributes:
-        kind: ``bytes``, ``file`` or ``hf``.
-        digest: SHA-256 (hex) of the files that it was made of; None where there are none.
+        kind: ``bytes``, ``file``, ``hf``, or another name for the manifest.
+        digest: Hash of what it was made of, part of the fingerprint; None where there is nothing.
         vocabulary: Number of ids it knows.
         special_tokens: Whether it adds its own special tokens to each document.
     """
@@ -128,16 +131,24 @@ class HuggingFaceTokenizer(TextTokenizer):
         return _flatten(ids)
 
 
-def load_tokenizer(name: str) -> TextTokenizer:
+def load_tokenizer(name: str | TextTokenizer) -> TextTokenizer:
     """Load a tokenizer by name.
 
     Args:
-        name: ``bytes``, the path of a ``tokenizers`` JSON file, or ``hf:`` and the path of a folder.
+        name: ``bytes``, the path of a ``tokenizers`` JSON file, or ``hf:`` and the path of a folder; a
+            tokenizer of the caller's own is checked and returned.
 
     Raises:
-        TypeError: ``name`` is no str.
+        TypeError: ``name`` is no str and no tokenizer, or an attribute of it has a wrong type.
         PrepareError: there is no such tokenizer.
     """
+    if isinstance(name, TextTokenizer):
+        text_argument("tokenizer.kind", name.kind, error=PrepareError)
+        if name.digest is not None:
+            text_argument("tokenizer.digest", name.digest, error=PrepareError)
+        integer("tokenizer.vocabulary", name.vocabulary, minimum=1, error=PrepareError)
+        flag("tokenizer.special_tokens", name.special_tokens)
+        return name
     name = text_argument("tokenizer", name, error=PrepareError)
     if name == "bytes":
         return BytesTokenizer()

@@ -1,0 +1,147 @@
+"""The command line. Commands import what they need when they run, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from raypack.errors import RaypackError
+from raypack.version import __version__
+
+if TYPE_CHECKING:
+    from raypack.data.prepare_options import PrepareCounts
+    from raypack.source import ArrowSource
+
+    Report = Callable[[PrepareCounts, int], None]
+
+_COUNTS = {
+    "bytes": "bytes read",
+    "documents": "documents read",
+    "empty": "empty, left out",
+    "split": "too long, split",
+    "pieces": "pieces of these",
+    "truncated": "too long, truncated",
+    "dropped": "too long, dropped",
+    "examples": "examples written",
+    "tokens": "tokens written",
+}
+
+
+class _Failure(click.ClickException):
+    """Bad input: one line and exit code 2, as for bad usage."""
+
+    exit_code = 2
+
+
+class _Commands(click.Group):
+    """A group whose commands end with one clear line, not a traceback, where the input is at fault."""
+
+    def invoke(self, context: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(context)
+        except (RaypackError, OSError) as error:
+            raise _Failure(" ".join(str(error).split())) from error
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, package_name="raypack")
+def main() -> None:
+    """Elastic, token-budgeted, packed data loading for LLM training on Ray."""
+
+
+@main.command()
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option("--out", required=True, help="Folder or URI to make; nothing may lie there.")
+@click.option(
+    "--tokenizer",
+    default="bytes",
+    show_default=True,
+    metavar="bytes|FILE|hf:FOLDER",
+    help="UTF-8 bytes, a tokenizers JSON file, or a Hugging Face folder.",
+)
+@click.option("--text-field", default="text", show_default=True, help="Field of a JSON line with the text.")
+@click.option("--max-length", type=click.IntRange(min=1), help="Tokens of an example at the most.")
+@click.option(
+    "--oversize",
+    type=click.Choice(["error", "split", "truncate", "drop"]),
+    default="error",
+    show_default=True,
+    help="What to do with longer documents.",
+)
+def prepare(
+    inputs: tuple[str, ...], out: str, tokenizer: str, text_field: str, max_length: int | None, oversize: str
+) -> None:
+    """Tokenise text files and folders into a source.
+
+    Each line of a .jsonl or .ndjson file is a document; any other file is one. Runs on the Ray cluster of
+    RAY_ADDRESS, or on a local Ray of its own.
+    """
+    from raypack.data import prepare as run
+
+    with _progress() as report:
+        source = run(
+            inputs,
+            out,
+            tokenizer=tokenizer,
+            text_field=text_field,
+            max_length=max_length,
+            oversize=oversize,
+            progress=report,
+        )
+    _show(source)
+
+
+@contextmanager
+def _progress() -> Iterator[Report | None]:
+    """Show a bar of the bytes done, if someone is there to look at it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TextColumn("{task.fields[documents]:,} documents, {task.fields[rate]:,.0f}/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting Ray", total=None, documents=0, rate=0.0)
+
+        def report(counts: PrepareCounts, total: int) -> None:
+            elapsed = bar.tasks[task].elapsed or 0.0
+            bar.update(
+                task,
+                description="preparing",
+                completed=counts.bytes,
+                total=total,
+                documents=counts.documents,
+                rate=counts.documents / elapsed if elapsed else 0.0,
+            )
+
+        yield report
+
+
+def _show(source: ArrowSource) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, label in _COUNTS.items():
+        table.add_row(label, f"{source.manifest.counts[name]:,}")
+    Console().print(table)
+    click.echo(f"source       {source.path}")
+    click.echo(f"fingerprint  {source.fingerprint}")
+
+
+if __name__ == "__main__":
+    main()
