@@ -146,9 +146,9 @@ class StatefulShardSampler:
         return self._scope.epoch_size
 
     @property
-    def scope(self) -> Scope:
-        """This rank's part of what was left of the epoch when the present world began."""
-        return self._scope
+    def ahead(self) -> Lookahead:
+        """The reader of this rank's order over its present scope; another epoch or scope has another."""
+        return self._ahead
 
     @property
     def indices(self) -> NDArray[np.int64]:
