@@ -6,7 +6,8 @@ import asyncio
 
 import ray
 
-_AFTER_S = 0.5
+_AFTER_S = 3.0
+"""Long enough for readers to ask once more and be told that the run has ended."""
 
 
 async def end_soon() -> None:

@@ -88,7 +88,7 @@ class NodePlanner:
         side = self._rank(rank)
         side.asked += 1
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
-        while first + count > side.committed + self._ahead:
+        while first + count > side.committed + self._ahead and rank not in self._left:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 return None
@@ -97,6 +97,8 @@ class NodePlanner:
                 await asyncio.wait_for(side.moved.wait(), left)
             except asyncio.TimeoutError:
                 return None
+        if rank in self._left:
+            return self._plans.block(rank, first, 0)
         block = self._plans.block(rank, first, count)
         side.granted = max(side.granted, first + len(block))
         return block
@@ -120,8 +122,12 @@ class NodePlanner:
         return {"committed": side.committed, "granted": side.granted, "asked": side.asked}
 
     async def leave(self, rank: int) -> None:
-        """Learn that a rank needs the planner no more; the actor ends with the last of its node."""
+        """Learn that a rank needs no more: its reader is told that the run has ended.
+
+        The actor ends with the last rank of its node.
+        """
         self._left.add(rank)
+        self._rank(rank).moved.set()
         if len(self._left) == self._ranks_here:
             self._ending = asyncio.create_task(end_soon())
 

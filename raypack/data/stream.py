@@ -2,7 +2,8 @@
 
 A feeder thread pulls blocks so that the train loop can wait with a time limit: while it waits it
 tells the planner again what is committed (the planner may have been restarted), and it names what
-is wrong where nothing comes.
+is wrong where nothing comes. The queue between them has no bound of its own: the planner's credit is
+the one bound of what is read ahead.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from raypack.errors import StreamError
 
 BACKENDS = ("ray_data", "direct")
 _WAIT_S = 1.0
-_QUEUED_BLOCKS = 1
 
 
 class Stream:
@@ -38,7 +38,8 @@ class Stream:
         self, spec: ReadSpec, *, backend: str, node_id: str, on_wait: Callable[[float], None]
     ) -> None:
         self._on_wait = on_wait
-        self._blocks: queue.Queue[list[StreamRow] | BaseException | None] = queue.Queue(_QUEUED_BLOCKS)
+        self._spec = spec
+        self._blocks: queue.SimpleQueue[list[StreamRow] | BaseException | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._next = 0
         source = _direct_blocks(spec) if backend == "direct" else dataset_blocks(spec, node_id)
@@ -67,8 +68,14 @@ class Stream:
                 yield row
 
     def close(self) -> None:
-        """End the feeder and drop what it has read ahead; may be called twice."""
-        self._closed.set()
+        """End the reader and the feeder; what was read ahead is dropped. May be called twice.
+
+        The planner answers the rank's reader with the end of the run from here on, so that the
+        pipeline drains by itself and no task is left waiting for credit.
+        """
+        if not self._closed.is_set():
+            self._closed.set()
+            self._spec.planner.leave.remote(self._spec.rank)
         while not self._blocks.empty():
             self._blocks.get_nowait()
 
@@ -87,22 +94,14 @@ class Stream:
     def _feed(self, source: Iterator[list[StreamRow]]) -> None:
         try:
             for rows in source:
-                self._put(rows)
                 if self._closed.is_set():
                     return
-            self._put(None)
+                self._blocks.put(rows)
+            self._blocks.put(None)
         except BaseException as error:  # handed to the train loop, which raises it
-            self._put(error)
+            self._blocks.put(error)
         finally:
             source.close()  # type: ignore[attr-defined]
-
-    def _put(self, item: list[StreamRow] | BaseException | None) -> None:
-        while not self._closed.is_set():
-            try:
-                self._blocks.put(item, timeout=_WAIT_S)
-            except queue.Full:
-                continue
-            return
 
 
 def _direct_blocks(spec: ReadSpec) -> Iterator[list[StreamRow]]:

@@ -234,8 +234,9 @@ class PackedLoader:
             self._closed = True
             if self._stream is not None:
                 self._stream.close()
-            if ray.is_initialized():
+            elif ray.is_initialized():
                 self._node_planner.leave.remote(self._place.rank)
+            if ray.is_initialized():
                 self._meeting.leave.remote(self._place.rank)
 
     def __enter__(self) -> PackedLoader:

@@ -1,0 +1,126 @@
+import os
+import signal
+import threading
+import time
+
+import pytest
+import ray
+
+from raypack.actors.meeting import meet, start_meeting
+from raypack.actors.planner import PATIENCE_S, PlannerSpec, start_planner
+from raypack.batching.deal import AttentionCost
+from raypack.batching.options import TokenBatchOptions
+from raypack.batching.step_plan import StepCursor
+from raypack.batching.step_planner import StepPlanner
+from raypack.errors import LoaderError
+from tests.conftest import long_tailed
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def spec(make_source):
+    source = make_source(long_tailed(400))
+    options = TokenBatchOptions(64)
+    one = StepPlanner(
+        source.fingerprint, source.lengths, options, batches_per_step=4, supervised=source.supervised
+    )
+    return PlannerSpec(
+        source_path=source.path,
+        options=options,
+        state=one.state(),
+        world_size=2,
+        epochs=1,
+        attention_cost=AttentionCost(),
+        ahead=10,
+        ranks_here=2,
+    )
+
+
+def planner_for(spec, name):
+    return start_planner(spec, name=name, node_id=ray.get_runtime_context().get_node_id())
+
+
+def test_a_block_within_the_credit_is_granted_and_one_beyond_it_waits_for_a_commit(spec):
+    actor = planner_for(spec, "credit")
+    assert len(ray.get(actor.grant.remote(0, 0, 10))) == 10
+    pending = actor.grant.remote(0, 10, 2)
+    assert ray.wait([pending], timeout=1)[0] == []
+    actor.advance.remote(0, 1, 0, StepCursor())
+    assert ray.wait([pending], timeout=1)[0] == []
+    actor.advance.remote(0, 2, 0, StepCursor())
+    assert len(ray.get(pending, timeout=3)) == 2
+    assert ray.get(actor.status.remote(0)) == {"committed": 2, "granted": 12, "asked": 2}
+
+
+def test_a_grant_that_does_not_come_is_answered_in_time(spec):
+    actor = planner_for(spec, "patience")
+    began = time.monotonic()
+    assert ray.get(actor.grant.remote(0, 5, 6), timeout=3 * PATIENCE_S) is None
+    assert time.monotonic() - began >= PATIENCE_S * 0.9
+
+
+def test_peers_of_a_node_find_one_planner_by_its_name(spec):
+    first, second = planner_for(spec, "peers"), planner_for(spec, "peers")
+    assert first._actor_id == second._actor_id
+
+
+def test_a_killed_planner_that_owes_a_grant_begins_again_and_pays_it(spec):
+    actor = planner_for(spec, "killed")
+    whole = ray.get(actor.grant.remote(0, 0, 10))
+    pid = ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
+    owed = actor.grant.remote(0, 10, 4)
+    time.sleep(0.5)
+    os.kill(pid, signal.SIGKILL)
+    steps = StepPlanner.from_state(spec.state, long_tailed(400), spec.options).steps(0, 3)
+    deadline = time.monotonic() + 30
+    block = None
+    while block is None and time.monotonic() < deadline:
+        actor.advance.remote(0, 6, 0, steps[-1].end)  # as a waiting loader does each second
+        if ray.wait([owed], timeout=1)[0]:
+            block = ray.get(owed)
+            owed = actor.grant.remote(0, 10, 4)
+    assert block is not None
+    assert len(block) == 4
+    other = planner_for(spec, "undisturbed")
+    other.advance.remote(0, 6, 0, steps[-1].end)
+    expected = ray.get(other.grant.remote(0, 10, 4))
+    assert block.indices.tolist() == expected.indices.tolist()
+    assert not set(block.indices.tolist()) & set(whole.indices.tolist())
+
+
+def test_a_planner_ends_when_its_ranks_have_left(spec):
+    actor = planner_for(spec, "leave")
+    ray.get([actor.leave.remote(rank) for rank in (0, 1)])
+    with pytest.raises(ray.exceptions.RayActorError):
+        for _ in range(40):
+            ray.get(actor.status.remote(0))
+            time.sleep(0.2)
+
+
+def test_ranks_that_meet_get_everyones_word():
+    actor = start_meeting(3, name="meeting")
+    words = {}
+
+    def go(rank):
+        words[rank] = meet(actor, "t", rank, rank * 10, timeout_s=20, what="a test")
+
+    threads = [threading.Thread(target=go, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert words == {rank: [0, 10, 20] for rank in range(3)}
+
+
+def test_a_rank_that_waits_alone_learns_who_is_missing():
+    actor = start_meeting(3, name="alone")
+    with pytest.raises(LoaderError, match="rank 1 waited 1 s in report for rank 0, 2: report must be called"):
+        meet(actor, "t", 1, None, timeout_s=1, what="report")
