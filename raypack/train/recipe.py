@@ -92,7 +92,7 @@ class PackedData:
     @property
     def options(self) -> TokenBatchOptions:
         """Budget and layout of a batch."""
-        return TokenBatchOptions(self.maximum_tokens, self.maximum_examples, TokenBatchLayout(self.layout))
+        return TokenBatchOptions(self.maximum_tokens, self.maximum_examples, self.layout)
 
     @property
     def cost(self) -> AttentionCost:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -45,7 +46,7 @@ class Step:
         self._key = receipt_key
         self._on_commit = on_commit
         self._taken: list[StreamRow] = []
-        self._micro_of: dict[int, int] = {}
+        self._micro_of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._synced = [0] * self.micro_batches
         self._lost = [0] * self.micro_batches
         self._committed = False
@@ -105,7 +106,7 @@ class Step:
         while len(self._taken) < self.micro_batches:
             row = self._next_row()
             batch = self._to_batch(row)
-            self._micro_of[id(batch)] = len(self._taken)
+            self._micro_of[id(batch.input_ids)] = (weakref.ref(batch.input_ids), len(self._taken))
             self._taken.append(row)
             yield batch
 
@@ -154,8 +155,8 @@ class Step:
         return next_token_loss_sum(logits, batch.labels) * self.loss_scale
 
     def _micro(self, batch: PackedBatch, what: str) -> int:
-        micro = self._micro_of.get(id(batch))
-        if micro is None:
+        known, micro = self._micro_of.get(id(batch.input_ids), (None, 0))
+        if known is None or known() is not batch.input_ids:  # an id may come again, an object does not
             raise LoaderError(f"step.{what} needs a batch of step {self.index}, got one of another step")
         return micro
 

@@ -1,0 +1,47 @@
+"""Run states of real planners, without a cluster."""
+
+from raypack.batching.options import TokenBatchOptions
+from raypack.batching.step_planner import StepPlanner
+from raypack.sampling.receipt import Receipt, receipt_key
+from raypack.train.ledger import Attempt, EpochEntry, Ledger
+from raypack.train.run_state import RunState
+
+
+def trained(source, *, steps=None, epochs=1, world_size=2, nonce="a" * 32, budget=64, change=None):
+    """Return the state of a run that has trained some steps of its last epoch, and all before.
+
+    ``change(step, batch)`` says how often a batch was really trained; once where it is None.
+    """
+    planner = StepPlanner(
+        source.fingerprint,
+        source.lengths,
+        TokenBatchOptions(budget),
+        batches_per_step=4,
+        seed=1,
+        supervised=source.supervised,
+    )
+    entries = []
+    for epoch in range(epochs):
+        if epoch:
+            planner.start_epoch(epoch)
+        key, receipt = receipt_key(source.fingerprint, epoch), Receipt()
+        planned = planner.steps(0, 10**6 if steps is None or epoch < epochs - 1 else steps)
+        for step in planned:
+            for k, batch in enumerate(step.batches):
+                times = change(step.index, k) if change else 1
+                receipt += Receipt.of(key, batch.indices, batch.real_tokens).times(times)
+        planner.commit(len(planned))
+        entries.append(EpochEntry(epoch=epoch, steps=len(planned), receipt=receipt))
+    total = sum(e.steps for e in entries)
+    ledger = Ledger(
+        (Attempt(number=0, world_size=world_size, first_step=0, steps=total),) if total else (),
+        tuple(entries) if total else (),
+    )
+    return RunState(
+        nonce=nonce,
+        world_size=world_size,
+        source_path=source.path,
+        source=source.summary(),
+        planner=planner.state(),
+        ledger=ledger,
+    )

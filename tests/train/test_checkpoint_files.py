@@ -1,0 +1,166 @@
+"""What is read from a checkpoint is never trusted: each fault is refused with the file's name."""
+
+import json
+import random
+import shutil
+
+import pyarrow.fs as pafs
+import pytest
+
+from raypack.errors import CheckpointError
+from raypack.train.checkpoint_files import checkpoint_name, read_state, write_state
+from raypack.train.run_state import sealed, unsealed
+from tests.conftest import long_tailed
+from tests.train.state_factory import trained
+
+LOCAL = pafs.LocalFileSystem()
+
+
+@pytest.fixture
+def source(make_source):
+    return make_source(long_tailed(120))
+
+
+@pytest.fixture
+def state(source):
+    return trained(source, steps=5)
+
+
+@pytest.fixture
+def checkpoint(tmp_path, state):
+    directory = tmp_path / checkpoint_name(state)
+    write_state(directory, state)
+    return directory
+
+
+def read(directory, name=None):
+    return read_state(LOCAL, str(directory), name)
+
+
+def test_a_state_comes_back_as_it_was(checkpoint, state):
+    assert read(checkpoint) == state
+
+
+def test_named_loaders_lie_beside_each_other(tmp_path, source):
+    one, two = trained(source, steps=2), trained(source, steps=3)
+    write_state(tmp_path / "c", one, "train")
+    write_state(tmp_path / "c", two, "extra")
+    assert read(tmp_path / "c", "train") == one
+    assert read(tmp_path / "c", "extra") == two
+    with pytest.raises(CheckpointError, match="raypack/other is missing"):
+        read(tmp_path / "c", "other")
+
+
+def test_the_state_is_a_few_kib(checkpoint):
+    assert (checkpoint / "raypack/state.json").stat().st_size < 4096
+
+
+def test_a_checkpoint_without_raypack_is_named(tmp_path):
+    (tmp_path / "model.pt").write_bytes(b"x")
+    with pytest.raises(CheckpointError, match=r"raypack is missing: the checkpoint .* holds no state"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["state.json", "manifest.json"])
+def test_a_missing_file_is_named(checkpoint, file):
+    (checkpoint / "raypack" / file).unlink()
+    with pytest.raises(CheckpointError, match=f"{file} is missing"):
+        read(checkpoint)
+
+
+@pytest.mark.parametrize("file", ["state.json", "manifest.json"])
+@pytest.mark.parametrize("keep", [0, 1, 0.5, 0.99])
+def test_a_truncated_file_is_named(checkpoint, file, keep):
+    path = checkpoint / "raypack" / file
+    data = path.read_bytes()
+    path.write_bytes(data[: int(keep if keep == 1 else keep * len(data))])
+    with pytest.raises(CheckpointError, match=f"{file}: "):
+        read(checkpoint)
+
+
+@pytest.mark.parametrize("file", ["state.json", "manifest.json"])
+def test_any_changed_byte_is_found(checkpoint, file):
+    path = checkpoint / "raypack" / file
+    data = path.read_bytes()
+    rng = random.Random(0)
+    for _ in range(200):
+        place = rng.randrange(len(data) - 1)
+        broken = bytearray(data)
+        broken[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(bytes(broken))
+        try:
+            read(checkpoint)
+        except CheckpointError as error:
+            assert file in str(error)  # noqa: PT017
+        else:
+            assert json.loads(bytes(broken)) == json.loads(data)  # white space
+
+
+def test_an_edited_number_is_found(checkpoint):
+    path = checkpoint / "raypack/state.json"
+    path.write_text(path.read_text().replace('"steps": 5', '"steps": 4'))
+    with pytest.raises(CheckpointError, match=r"state\.json: "):
+        read(checkpoint)
+
+
+def test_a_state_of_another_report_is_stale(checkpoint, source, tmp_path):
+    other = trained(source, steps=5, nonce="b" * 32)
+    write_state(tmp_path / "other", other)
+    shutil.copy(tmp_path / "other/raypack/state.json", checkpoint / "raypack/state.json")
+    with pytest.raises(CheckpointError, match=r"state\.json: is stale: it belongs to the report b"):
+        read(checkpoint)
+
+
+def test_a_folder_copied_from_another_checkpoint_is_stale(checkpoint, source):
+    shutil.rmtree(checkpoint / "raypack")
+    write_state(checkpoint, trained(source, steps=3, nonce="c" * 32))
+    with pytest.raises(CheckpointError, match=r"manifest\.json is stale"):
+        read(checkpoint)
+
+
+def test_an_extra_file_is_named(checkpoint):
+    (checkpoint / "raypack/rank_00003.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"rank_00003\.json is not in manifest\.json"):
+        read(checkpoint)
+
+
+def test_a_foreign_file_is_refused(checkpoint):
+    (checkpoint / "raypack/manifest.json").write_bytes(sealed({"hello": "world"}))
+    with pytest.raises(CheckpointError, match=r"manifest\.json: raypack checkpoint: missing fields"):
+        read(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"step": 99}, "step must be 5"),
+        ({"version": 2}, "version 1"),
+        ({"deal": "rank"}, "global"),
+        ({"world_size": 0}, "world_size must be at least 1"),
+        ({"world_size": 2**60}, "world_size must be at most"),
+        ({"source": 3}, "source must be an object"),
+        ({"planner": {}}, "step planner state"),
+        ({"ledger": {"attempts": [], "epochs": []}}, "planner stands at step 5 of epoch 0, the ledger has 0"),
+        ({"extra": 1}, "unknown fields"),
+    ],
+)
+def test_a_state_that_was_sealed_with_wrong_values_is_refused(checkpoint, change, message):
+    folder = checkpoint / "raypack"
+    values = {**unsealed((folder / "state.json").read_bytes()), **change}
+    data = sealed(values)
+    (folder / "state.json").write_bytes(data)
+    manifest = unsealed((folder / "manifest.json").read_bytes())
+    from raypack.train.checkpoint_files import _entry
+
+    manifest["files"]["state.json"] = _entry(data)
+    (folder / "manifest.json").write_bytes(sealed(manifest))
+    with pytest.raises(CheckpointError, match=message) as caught:
+        read(checkpoint)
+    assert "state.json" in str(caught.value)
+
+
+def test_names_are_unique_for_attempt_world_and_report(source):
+    names = {
+        checkpoint_name(trained(source, steps=5, nonce=n * 32, world_size=w)) for n in "ab" for w in (2, 3)
+    }
+    assert len(names) == 4

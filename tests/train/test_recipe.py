@@ -1,0 +1,66 @@
+import pickle
+
+import pytest
+
+from raypack.errors import SamplerError
+from raypack.train import PackedData
+
+
+def recipe(**more):
+    return PackedData(**{"source": "/data/source", "maximum_tokens": 4096, **more})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"source": 3}, TypeError, "source must be a path or an ArrowSource"),
+        ({"maximum_tokens": 0}, SamplerError, "maximum_tokens"),
+        ({"maximum_tokens": 4096.0}, TypeError, "maximum_tokens"),
+        ({"maximum_examples": 0}, SamplerError, "maximum_examples"),
+        ({"layout": "loose"}, (SamplerError, ValueError), "layout"),
+        ({"deal": "cards"}, SamplerError, "deal must be one of"),
+        ({"batches_per_step": 0}, SamplerError, "batches_per_step must be at least 1"),
+        ({"tokens_per_step": True}, TypeError, "tokens_per_step must be an integer, got bool"),
+        ({"batches_per_step": 2, "tokens_per_step": 9}, SamplerError, "give one of them"),
+        ({"packing": "best"}, SamplerError, "packing must be one of"),
+        ({"window": 9}, SamplerError, "window must be None"),
+        ({"shuffle": "no"}, SamplerError, "shuffle must be one of"),
+        ({"attention_cost": (1,)}, TypeError, "attention_cost"),
+        ({"seed": -1}, SamplerError, "seed must be at least 0"),
+        ({"epochs": 0}, SamplerError, "epochs must be at least 1"),
+        ({"ahead": 0}, SamplerError, "ahead must be at least 1"),
+        ({"backend": "spark"}, SamplerError, "backend must be one of"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, error, message):
+    with pytest.raises(error, match=message):
+        recipe(**arguments)
+
+
+def test_a_recipe_travels_to_workers_as_it_is():
+    one = recipe(attention_cost=(5, 1))
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+def test_tokens_per_step_are_rounded_up_to_whole_batches():
+    assert recipe(tokens_per_step=4096 * 3).step_batches == 3
+    assert recipe(tokens_per_step=4096 * 3 + 1).step_batches == 4
+    assert recipe(batches_per_step=7).step_batches == 7
+    assert recipe().step_batches is None
+
+
+@pytest.mark.parametrize("micro", [1, 5, 31, 32, 33, 500])
+@pytest.mark.parametrize("budget", [64, 16_384, 10**6])
+def test_the_read_ahead_always_covers_a_step_and_the_block_it_ends_in(micro, budget):
+    rows, ahead = recipe(maximum_tokens=budget).pace(micro)
+    assert rows >= 1
+    assert ahead >= micro + rows - 1
+    for chosen in (micro, micro + 1, micro + 100):
+        rows, ahead = recipe(maximum_tokens=budget, ahead=chosen).pace(micro)
+        assert ahead == chosen
+        assert 1 <= rows <= ahead - micro + 1
+
+
+def test_a_read_ahead_below_a_step_is_refused():
+    with pytest.raises(SamplerError, match="ahead must cover a step, 5 micro-batches a rank"):
+        recipe(ahead=4).pace(5)

@@ -1,0 +1,201 @@
+"""A step without a cluster: its loss, its contexts, its rules."""
+
+import numpy as np
+import pytest
+import torch
+
+from raypack.actors.plan_block import RowMeta
+from raypack.collate import PackedBatch
+from raypack.data.blocks import StreamRow
+from raypack.errors import LoaderError, StreamError
+from raypack.sampling.receipt import Receipt, receipt_key
+from raypack.train.step import Step, plan_of
+
+KEY = receipt_key("s", 0)
+SUPERVISED = 20
+
+
+def row(micro, micros=3, indices=(0, 1)):
+    lengths = np.array([3 + i for i in indices], np.int32)
+    total = int(lengths.sum())
+    meta = RowMeta(
+        epoch=0,
+        step=4,
+        micro=micro,
+        micros=micros,
+        step_batches=5,
+        step_supervised=SUPERVISED,
+        step_tokens=30,
+        real_tokens=total,
+        maximum_length=int(lengths.max(initial=0)),
+        token_slots=total,
+        end_position=50,
+        end_batches=0,
+    )
+    return StreamRow(
+        address=micro,
+        meta=meta,
+        indices=np.array(indices, np.int64),
+        lengths=lengths,
+        input_ids=np.arange(total, dtype=np.int32) % 11,
+        labels=None,
+    )
+
+
+def to_batch(r):
+    return PackedBatch.from_flat(r.input_ids, r.lengths, indices=r.indices, plan=plan_of(r))
+
+
+def step(rows=None, commits=None):
+    rows = iter(rows or [row(0), row(1, indices=(2,)), row(2, indices=())])
+    first = next(rows)
+    return Step(
+        index=9,
+        world_size=2,
+        first=first,
+        rows=rows,
+        to_batch=to_batch,
+        receipt_key=KEY,
+        on_commit=(commits if commits is not None else []).append,
+    )
+
+
+def test_a_step_tells_where_it_stands():
+    one = step()
+    assert (one.index, one.epoch, one.index_in_epoch, one.micro_batches) == (9, 0, 4, 3)
+    assert (one.batches, one.real_tokens, one.supervised_tokens) == (5, 30, SUPERVISED)
+    assert one.loss_scale == 2 / SUPERVISED
+
+
+def test_commit_before_all_micro_batches_are_taken_is_refused_and_changes_nothing():
+    commits = []
+    one = step(commits=commits)
+    batches = iter(one)
+    next(batches)
+    with pytest.raises(LoaderError, match="has 3 micro-batches on this rank, but only 1 were taken"):
+        one.commit()
+    assert not one.committed
+    assert commits == []
+    assert len(list(batches)) == 2
+    one.commit()
+    assert commits == [one]
+
+
+def test_committing_twice_is_refused():
+    one = step()
+    list(one)
+    one.commit()
+    with pytest.raises(LoaderError, match="step 9 is committed already"):
+        one.commit()
+
+
+def test_a_batch_of_another_step_is_refused():
+    one = step()
+    list(one)
+    with pytest.raises(LoaderError, match=r"step\.loss needs a batch of step 9"):
+        one.loss(torch.zeros(1, 4, 11), to_batch(row(0)))
+
+
+def test_a_stream_that_ends_inside_a_step_is_an_error():
+    one = step([row(0)])
+    with pytest.raises(StreamError, match="ended inside step 9, after 1 micro-batches"):
+        list(one)
+
+
+def receipt_of(*groups):
+    total = Receipt()
+    for indices in groups:
+        total += Receipt.of(KEY, np.array(indices, np.int64), sum(3 + i for i in indices))
+    return total
+
+
+@pytest.mark.parametrize("how", ["neither", "loss", "sync", "both"])
+def test_each_batch_counts_once_however_it_is_trained(how):
+    one, model = step(), torch.nn.Linear(2, 2)
+    for batch in one:
+        if how in ("sync", "both"):
+            one.sync(model, batch)
+        if how in ("loss", "both"):
+            one.loss(torch.zeros(*batch.input_ids.shape, 11), batch)
+    assert one.receipt() == receipt_of([0, 1], [2])
+
+
+def test_a_batch_that_was_skipped_or_trained_twice_is_in_the_receipt_as_it_was():
+    skipped, doubled = step(), step()
+    for k, batch in enumerate(skipped):
+        if k != 1:
+            skipped.loss(torch.zeros(*batch.input_ids.shape, 11), batch)
+    for k, batch in enumerate(doubled):
+        for _ in range(2 if k == 1 else 1):
+            doubled.loss(torch.zeros(*batch.input_ids.shape, 11), batch)
+    assert skipped.receipt() == receipt_of([0, 1])
+    assert doubled.receipt() == receipt_of([0, 1], [2], [2])
+
+
+class Counting:
+    """Stands where DDP stands: counts how often gradients would be synchronised."""
+
+    def __init__(self):
+        self.quiet = 0
+
+    def no_sync(self):
+        from contextlib import contextmanager
+
+        @contextmanager
+        def context():
+            self.quiet += 1
+            yield
+
+        return context()
+
+
+def test_gradients_are_synchronised_in_the_last_micro_batch_alone():
+    one, model = step(), Counting()
+    for batch in one:
+        with one.sync(model, batch):
+            pass
+    assert model.quiet == 2
+
+
+class Flagged:
+    """Stands where FSDP2 stands."""
+
+    def __init__(self):
+        self.flags = []
+
+    def set_requires_gradient_sync(self, value):
+        self.flags.append(value)
+
+
+def test_fsdp_gets_its_flag_and_it_is_set_back():
+    one, model = step(), Flagged()
+    for batch in one:
+        with one.sync(model, batch):
+            pass
+    assert model.flags == [False, True, False, True, True, True]
+
+
+def test_an_empty_batch_gives_a_zero_loss_with_zero_gradients():
+    one = step()
+    model = torch.nn.Embedding(11, 11)
+    *_, empty = list(one)
+    loss = one.loss(model(empty.input_ids), empty)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert torch.equal(model.weight.grad, torch.zeros(11, 11))
+
+
+def test_a_step_without_a_supervised_token_has_the_scale_zero():
+    r = row(0, micros=1, indices=())
+    one = Step(
+        index=0,
+        world_size=2,
+        first=StreamRow(
+            **{**{f: getattr(r, f) for f in r.__slots__}, "meta": r.meta._replace(step_supervised=0)}
+        ),
+        rows=iter(()),
+        to_batch=to_batch,
+        receipt_key=KEY,
+        on_commit=lambda s: None,
+    )
+    assert one.loss_scale == 0.0
