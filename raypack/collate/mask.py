@@ -68,25 +68,25 @@ def build_attention_mask(
         TypeError: something has the wrong type.
         BatchError: boundaries, sizes and options do not fit together.
     """
-    allowed, blocked = _values(dtype)
+    values = _values(dtype)
     kind = choice("kind", kind, KINDS, error=BatchError)
     pad_rows = choice("pad_rows", pad_rows, PAD_ROWS, error=BatchError)
     window = optional_integer("window", window, minimum=1, error=BatchError)
     runs = _runs(cu_seqlens, total, segment_ids, device)
     prefix = _prefix(runs, kind, prefix_lengths)
     rows, length = runs.ids.shape
-    mask = torch.empty((rows, 1, length, length), dtype=dtype, device=runs.ids.device)
+    mask = painting.unwritten((rows, 1, length, length), dtype, runs.ids.device)
     cells = mask[:, 0]
     by_offsets = segment_ids is None
     if mask.device.type != "cpu":
         intervals = key_intervals(runs, kind, window, pad_rows, prefix, within_runs=by_offsets)
-        painting.paint_on_device(cells, None if by_offsets else runs.ids, intervals, allowed, blocked)
+        painting.paint_on_device(cells, None if by_offsets else runs.ids, intervals, values)
     elif by_offsets or not _scattered(runs):
         intervals = key_intervals(runs, kind, window, pad_rows, prefix, within_runs=True)
-        painting.paint_on_host(cells, runs, intervals, allowed, blocked)
+        painting.paint_on_host(cells, runs, intervals, values)
     else:
         intervals = key_intervals(runs, kind, window, pad_rows, prefix, within_runs=False)
-        painting.paint_scattered_on_host(cells, runs.ids, intervals, allowed, blocked)
+        painting.paint_scattered_on_host(cells, runs.ids, intervals, values)
     return mask
 
 

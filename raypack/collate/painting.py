@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,52 +13,64 @@ import torch
 
 from raypack.collate.intervals import Intervals, Runs
 
+Values: TypeAlias = tuple[float, float]
+"""What stands where a query may attend, and where it may not."""
+Bits: TypeAlias = npt.NDArray[Any]
+"""A mask's memory as integers of its width."""
+
 BAND = 128
 """Rows written together: few enough that the ragged edge of a band is a small part of it."""
+THREADED = 2**19
+"""Cells above which torch's threads are worth waking."""
+_BITS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
+_TORCH_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def paint_on_host(
-    mask: torch.Tensor, runs: Runs, intervals: Intervals, allowed: float, blocked: float
-) -> None:
+def unwritten(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Allocate a mask; on the CPU from numpy, which asks the kernel for huge pages.
+
+    Most of the time of a large fresh mask is page faults, and huge pages have 512 times fewer.
+    """
+    if device.type != "cpu":
+        return torch.empty(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.empty(shape, dtype=_BITS[dtype.itemsize])).view(dtype)
+
+
+def paint_on_host(mask: torch.Tensor, runs: Runs, intervals: Intervals, values: Values) -> None:
     """Write a (B, S, S) mask on the CPU, a band of rows at a time, from intervals within runs."""
-    for row in range(mask.shape[0]):
-        low, high = intervals.low[row], intervals.high[row]
-        lows, highs = low.numpy(), high.numpy()
-        edges = np.flatnonzero(np.diff(runs.starts[row].numpy(), prepend=-1, append=-1)).tolist()
+    cells, (allowed, blocked) = _bits(mask, values)
+    lows, highs, starts = intervals.low.numpy(), intervals.high.numpy(), runs.starts.numpy()
+    for row in range(len(cells)):
+        edges = np.flatnonzero(np.diff(starts[row], prepend=-1, append=-1)).tolist()
         for start, stop in bands(edges):
-            reach = _Reach(lows[start:stop], highs[start:stop])
-            _paint_band(mask[row, start:stop], low[start:stop], high[start:stop], reach, allowed, blocked)
+            _paint_band(
+                cells[row, start:stop], lows[row, start:stop], highs[row, start:stop], allowed, blocked
+            )
 
 
 def paint_scattered_on_host(
-    mask: torch.Tensor, ids: torch.Tensor, intervals: Intervals, allowed: float, blocked: float
+    mask: torch.Tensor, ids: torch.Tensor, intervals: Intervals, values: Values
 ) -> None:
     """Write a (B, S, S) mask on the CPU where an id comes again later in its row."""
-    length = mask.shape[-1]
-    keys = torch.arange(length)
-    for row in range(mask.shape[0]):
+    cells, (allowed, blocked) = _bits(mask, values)
+    lows, highs, owners = intervals.low.numpy(), intervals.high.numpy(), ids.numpy()
+    length = cells.shape[-1]
+    for row in range(len(cells)):
         for start in range(0, length, BAND):
-            rows = slice(start, min(start + BAND, length))
-            seen = ids[row, rows, None] == ids[row]
-            seen &= keys >= intervals.low[row, rows, None]
-            seen &= keys < intervals.high[row, rows, None]
-            mask[row, rows].fill_(blocked).masked_fill_(seen, allowed)
+            rows = slice(start, start + BAND)
+            seen = _between(0, length, lows[row, rows], highs[row, rows])
+            seen &= owners[row, rows, None] == owners[row]
+            cells[row, rows] = blocked
+            np.copyto(cells[row, rows], allowed, where=seen)
 
 
 def paint_on_device(
-    mask: torch.Tensor, ids: torch.Tensor | None, intervals: Intervals, allowed: float, blocked: float
+    mask: torch.Tensor, ids: torch.Tensor | None, intervals: Intervals, values: Values
 ) -> None:
     """Write a (B, S, S) mask in one fused kernel; ids are compared where they are given."""
     keys = torch.arange(mask.shape[-1], device=mask.device)
-    values = (torch.tensor(v, dtype=mask.dtype, device="cpu") for v in (allowed, blocked))
-    _fused()(
-        mask,
-        keys,
-        intervals.low,
-        intervals.high,
-        ids,
-        *(v.to(mask.device, non_blocking=True) for v in values),
-    )
+    allowed, blocked = (torch.full((), value, dtype=mask.dtype, device=mask.device) for value in values)
+    _fused()(mask, keys, intervals.low, intervals.high, ids, allowed, blocked)
 
 
 @cache
@@ -107,70 +119,72 @@ def bands(edges: list[int]) -> Iterator[tuple[int, int]]:
         yield gathered, edges[-1]
 
 
-class _Reach:
-    """How far the rows of a band reach, all together and each."""
+def _paint_band(
+    band: Bits, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64], allowed: int, blocked: int
+) -> None:
+    """Write (rows, S): outside every row's reach, inside all of them, and the ragged edges between."""
+    any_low, all_low, all_high, any_high = int(low.min()), int(low.max()), int(high.min()), int(high.max())
+    apart = all_low <= all_high
+    if not apart:
+        all_low = all_high = any_high
+    _fill(band[:, :any_low], blocked)
+    _fill(band[:, any_high:], blocked)
+    _fill(band[:, all_low:all_high], allowed)
+    if any_low < all_low:
+        stairs = (blocked, allowed) if apart and _rises_by_one(low) else None
+        _paint_edge(band, any_low, all_low, (low, high), (allowed, blocked), stairs)
+    if all_high < any_high:
+        stairs = (allowed, blocked) if apart and _rises_by_one(high) else None
+        _paint_edge(band, all_high, any_high, (low, high), (allowed, blocked), stairs)
 
-    __slots__ = ("all_high", "all_low", "any_high", "any_low", "stairs_high", "stairs_low")
 
-    def __init__(self, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]) -> None:
-        self.any_low, self.any_high = int(low.min()), int(high.max())
-        self.all_low, self.all_high = int(low.max()), int(high.min())
-        apart = self.all_low <= self.all_high
-        if not apart:
-            self.all_low = self.all_high = self.any_high
-        self.stairs_low = apart and _rises_by_one(low)
-        self.stairs_high = apart and _rises_by_one(high)
+def _paint_edge(
+    band: Bits,
+    first: int,
+    last: int,
+    interval: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+    values: tuple[int, int],
+    stairs: tuple[int, int] | None,
+) -> None:
+    """Write keys ``first`` to ``last`` of a band: from a tile of stairs, or each cell by comparison."""
+    edge = band[:, first:last]
+    if stairs is not None:
+        edge[...] = _stairs(band.dtype, *stairs)[: edge.shape[0], : edge.shape[1]]
+        return
+    allowed, blocked = values
+    edge[...] = blocked
+    np.copyto(edge, allowed, where=_between(first, last, *interval))
+
+
+def _between(
+    first: int, last: int, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Return (rows, last - first): whether the key lies in the row's interval."""
+    keys = np.arange(first, last)
+    seen: npt.NDArray[np.bool_] = (keys >= low[:, None]) & (keys < high[:, None])
+    return seen
 
 
 def _rises_by_one(values: npt.NDArray[np.int64]) -> bool:
     return bool(values[-1] - values[0] == len(values) - 1 and (np.diff(values) == 1).all())
 
 
-def _paint_band(
-    band: torch.Tensor, low: torch.Tensor, high: torch.Tensor, reach: _Reach, allowed: float, blocked: float
-) -> None:
-    """Write (rows, S): outside every row's reach, inside all of them, and the ragged edges between.
-
-    An edge that is a flight of stairs, as the causal diagonal is, is copied from a tile made once.
-    """
-    _fill(band[:, : reach.any_low], blocked)
-    _fill(band[:, reach.any_high :], blocked)
-    _fill(band[:, reach.all_low : reach.all_high], allowed)
-    if reach.any_low < reach.all_low:
-        edge = band[:, reach.any_low : reach.all_low]
-        tile = _stairs(band.dtype, blocked, allowed) if reach.stairs_low else None
-        _paint_edge(edge, reach.any_low, low, high, tile, allowed, blocked)
-    if reach.all_high < reach.any_high:
-        edge = band[:, reach.all_high : reach.any_high]
-        tile = _stairs(band.dtype, allowed, blocked) if reach.stairs_high else None
-        _paint_edge(edge, reach.all_high, low, high, tile, allowed, blocked)
-
-
-def _paint_edge(
-    edge: torch.Tensor,
-    first: int,
-    low: torch.Tensor,
-    high: torch.Tensor,
-    tile: torch.Tensor | None,
-    allowed: float,
-    blocked: float,
-) -> None:
-    """Write (rows, columns) from key ``first`` on: a copy of the tile, or each cell by comparison."""
-    if tile is not None:
-        edge.copy_(tile[: edge.shape[0], : edge.shape[1]])
-        return
-    keys = torch.arange(first, first + edge.shape[1])
-    seen = (keys >= low[:, None]) & (keys < high[:, None])
-    edge.fill_(blocked).masked_fill_(seen, allowed)
-
-
 @cache
-def _stairs(dtype: torch.dtype, below: float, above: float) -> torch.Tensor:
+def _stairs(dtype: np.dtype[Any], below: int, above: int) -> Bits:
     """Return a (band, band) tile: row r has ``below`` in its first r columns, then ``above``."""
-    tile = torch.full((BAND, BAND), above, dtype=dtype)
-    return tile.masked_fill_(torch.ones(BAND, BAND, dtype=torch.bool).tril(-1), below)
+    return np.where(np.tri(BAND, k=-1, dtype=np.bool_), below, above).astype(dtype)
 
 
-def _fill(cells: torch.Tensor, value: float) -> None:
-    if cells.numel():
-        cells.fill_(value)
+def _fill(cells: Bits, value: int) -> None:
+    """Fill a rectangle; torch's threads take the large ones."""
+    if cells.size > THREADED:
+        torch.from_numpy(cells).fill_(value)
+    else:
+        cells[...] = value
+
+
+def _bits(mask: torch.Tensor, values: Values) -> tuple[Bits, tuple[int, int]]:
+    """Return a mask's memory and its two values as integers, for numpy knows no bfloat16."""
+    kind = _TORCH_BITS[mask.dtype.itemsize]
+    allowed, blocked = torch.tensor(values, dtype=mask.dtype).view(kind).tolist()
+    return mask.view(kind).numpy(), (allowed, blocked)

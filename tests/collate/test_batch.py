@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raypack.collate import BatchError, PackedBatch
+from raypack.collate.placing import count_on_device, count_on_host
 
 DOCUMENTS = [[5, 6, 7], [8], [9, 10]]
 
@@ -95,6 +96,17 @@ def test_a_packed_batch_equals_the_loop_by_hand(lengths, multiple, more, data):
     assert [tensor.tolist() for tensor in tensors(batch)] == [[row] for row in expected]
     assert batch.num_supervised == sum(label != -100 for label in expected[1])
     assert batch.max_seqlen == max(lengths, default=0)
+
+
+@given(lengths_of_documents, st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_counting_on_a_device_equals_counting_on_the_host(lengths, padding):
+    offsets = np.cumsum([0, *lengths]).astype(np.int32)
+    size = sum(lengths) + padding
+    ours = count_on_device(torch.from_numpy(offsets), sum(lengths), size)
+    for mine, theirs in zip(ours, count_on_host(offsets, size), strict=True):
+        assert mine.dtype == theirs.dtype
+        assert torch.equal(mine, theirs)
 
 
 @given(lengths_of_documents, st.sampled_from(["right", "left"]))
