@@ -33,7 +33,7 @@ def encode_numbers(numbers: NDArray[np.int64]) -> dict[str, Any]:
     return {
         "count": len(numbers),
         "width": width,
-        "data": base64.b64encode(zlib.compress(raw)).decode("ascii"),
+        "data": base64.b64encode(zlib.compress(raw, 9)).decode("ascii"),
     }
 
 
