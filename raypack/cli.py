@@ -48,7 +48,7 @@ class _Commands(click.Group):
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, package_name="raypack")
+@click.version_option(__version__, prog_name="raypack")
 def main() -> None:
     """Elastic, token-budgeted, packed data loading for LLM training on Ray."""
 

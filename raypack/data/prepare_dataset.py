@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import ray
 import ray.data
+import ray.exceptions
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
@@ -77,13 +78,18 @@ def _attempt(chunk: Chunk, out: str, tokenizer: Any, options: PrepareOptions, ga
 
     Ray Data tries a dead task again for ever, so the attempts are counted here.
     """
-    attempt = ray.get(gate.enter.remote(chunk.number))
     try:
+        # Inside the block: a cancelled task must leave, even if it was cancelled while it entered.
+        attempt = ray.get(gate.enter.remote(chunk.number))
         if not attempt:
             return failed(chunk.number, "the job has ended")
         if attempt > ATTEMPTS:
             return failed(chunk.number, _deaths(chunk))
         return prepare_chunk(chunk, out, ray.get(tokenizer), options)
+    except ray.exceptions.RaySystemError as error:
+        # Ray's word for an object that cannot be unpickled; Ray Data would try again for ever.
+        reason = str(error).split("\n")[0]
+        return failed(chunk.number, f"the tokenizer cannot be loaded in a worker: {reason}")
     finally:
         gate.leave.remote(chunk.number)
 
