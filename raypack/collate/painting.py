@@ -20,8 +20,8 @@ Bits: TypeAlias = npt.NDArray[Any]
 
 BAND = 128
 """Rows written together: few enough that the ragged edge of a band is a small part of it."""
-THREADED = 2**19
-"""Cells above which torch's threads are worth waking."""
+THREADED = 2**22
+"""Cells above which torch's threads are worth waking; where cores are shared, their barrier costs more."""
 _BITS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
 _TORCH_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
