@@ -112,17 +112,17 @@ def find_inputs(inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]
 def _find(place: Location) -> Iterator[InputFile]:
     info = place.filesystem.get_file_info(place.path)
     if info.type == FileType.NotFound:
-        raise PrepareError(f"input {place.uri} does not exist")
+        raise PrepareError(f"input {place.label} does not exist")
     if info.type == FileType.File:
-        yield _input_file(place, info, place.uri)
+        yield _input_file(place, info, place.label)
         return
     if info.type != FileType.Directory:
-        raise PrepareError(f"input {place.uri} is neither a file nor a folder")
+        raise PrepareError(f"input {place.label} is neither a file nor a folder")
     found = [file for file in _walk(place) if not _is_hidden(place, file.path)]
     if not found:
-        raise PrepareError(f"input folder {place.uri} holds no files")
+        raise PrepareError(f"input folder {place.label} holds no files")
     for file in sorted(found, key=lambda file: file.path.split("/")):
-        yield _input_file(place, file, f"{place.uri.rstrip('/')}/{_inner(place, file.path)}")
+        yield _input_file(place, file, f"{place.label.rstrip('/')}/{_inner(place, file.path)}")
 
 
 def _walk(place: Location) -> list[FileInfo]:

@@ -73,7 +73,7 @@ class NodeCache:
                 copied = sink.tell()
             if copied != size:
                 raise SourceError(
-                    f"{self._folder.uri}/{name} must have {size} bytes, got {copied}; restore the source"
+                    f"{self._folder.label}/{name} must have {size} bytes, got {copied}; restore the source"
                 )
             check(partial)
             os.replace(partial, target)

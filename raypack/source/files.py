@@ -28,14 +28,14 @@ def read_manifest(folder: Location) -> SourceManifest:
     if MANIFEST_FILE not in sizes:
         if any(name.endswith(".arrow") for name in sizes):
             raise SourceError(
-                f"{folder.uri} has shards but no {MANIFEST_FILE}: its writing did not end; "
+                f"{folder.label} has shards but no {MANIFEST_FILE}: its writing did not end; "
                 "wait for it, or remove the folder and prepare it again"
             )
         raise SourceError(
-            f"{folder.uri} is a folder without {MANIFEST_FILE}, so no source; prepare one first"
+            f"{folder.label} is a folder without {MANIFEST_FILE}, so no source; prepare one first"
         )
     with folder.filesystem.open_input_stream(folder.child(MANIFEST_FILE)) as stream:
-        manifest = parse_manifest(stream.read(), f"{folder.uri}/{MANIFEST_FILE}")
+        manifest = parse_manifest(stream.read(), f"{folder.label}/{MANIFEST_FILE}")
     for entry in manifest.entries:
         _check_size(folder, entry, sizes.get(entry.file))
     return manifest
@@ -44,19 +44,19 @@ def read_manifest(folder: Location) -> SourceManifest:
 def _list_sizes(folder: Location) -> dict[str, int]:
     kind = folder.kind()
     if kind == FileType.NotFound:
-        raise SourceError(f"{folder.uri} does not exist; a source is a folder made by raypack prepare")
+        raise SourceError(f"{folder.label} does not exist; a source is a folder made by raypack prepare")
     if kind != FileType.Directory:
-        raise SourceError(f"{folder.uri} is a file; a source is a folder made by raypack prepare")
+        raise SourceError(f"{folder.label} is a file; a source is a folder made by raypack prepare")
     listing = folder.filesystem.get_file_info(FileSelector(folder.path))
     return {info.base_name: info.size for info in listing if info.type == FileType.File}
 
 
 def _check_size(folder: Location, entry: ShardEntry | TableEntry, size: int | None) -> None:
     if size is None:
-        raise SourceError(f"{folder.uri}/{entry.file} is missing; restore the source")
+        raise SourceError(f"{folder.label}/{entry.file} is missing; restore the source")
     if size != entry.bytes:
         raise SourceError(
-            f"{folder.uri}/{entry.file} must have {entry.bytes} bytes, got {size}; restore the source"
+            f"{folder.label}/{entry.file} must have {entry.bytes} bytes, got {size}; restore the source"
         )
 
 

@@ -15,6 +15,7 @@ from raypack.arguments import type_name
 from raypack.errors import SourceError
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*)(://|::)")
+_SECRET = re.compile(r"//[^/@]*:[^/@]*@")
 # Arrow brings its own clients for these; anything else goes through fsspec.
 _ARROW_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "mock")
 
@@ -38,6 +39,11 @@ class Location:
     def child(self, name: str) -> str:
         """Return the path inside the file system of the file ``name`` in this folder."""
         return f"{self.path.rstrip('/')}/{name}"
+
+    @property
+    def label(self) -> str:
+        """The place as messages show it: without the options and secrets that a URI may carry."""
+        return self.uri if self.is_local else _SECRET.sub("//", self.uri.split("?", 1)[0])
 
     def kind(self) -> FileType:
         """Return whether a file, a folder or nothing lies here."""

@@ -42,8 +42,8 @@ def _reopen(path: str, fingerprint: str) -> ArrowSource:
     source = open_source(path)
     if source.fingerprint != fingerprint:
         raise SourceError(
-            f"source {path} was fingerprint {fingerprint} when it was sent here and is {source.fingerprint} "
-            "now; never change a source in use"
+            f"source {source!r} had fingerprint {fingerprint} when it was sent here and has "
+            f"{source.fingerprint} now; never change a source in use"
         )
     return source
 
@@ -68,7 +68,9 @@ class ArrowSource:
         return self.manifest.examples
 
     def __repr__(self) -> str:
-        return f"ArrowSource({self.path!r}, examples={len(self)}, tokens={self.manifest.tokens})"
+        return (
+            f"ArrowSource({self._files.folder.label!r}, examples={len(self)}, tokens={self.manifest.tokens})"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self.path, self.fingerprint)
@@ -237,7 +239,7 @@ class ArrowSource:
                 file = self.manifest.shards[int(numbers[at])].file
                 raise SourceError(
                     f"example {int(rows[at])} lies at tokens {start} to {end} of {file}, which does not "
-                    f"agree with {self.manifest.lengths.file}; restore the source {self.path}"
+                    f"agree with {self.manifest.lengths.file}; restore {self._files.folder.label}"
                 )
         return places
 

@@ -20,7 +20,7 @@ def refuse_existing(folder: Location) -> None:
     """Raise SourceError where something already lies at ``folder``."""
     if folder.kind() != FileType.NotFound:
         raise SourceError(
-            f"target {folder.uri} exists already and is never overwritten; name another, or remove it"
+            f"target {folder.label} exists already and is never overwritten; name another, or remove it"
         )
 
 
@@ -61,9 +61,11 @@ def _create(folder: Location) -> list[str]:
         # Exclusive: of two writers one gets the folder, the other is refused.
         os.mkdir(folder.path)
     except FileExistsError as error:
-        raise SourceError(f"target {folder.uri} was made by another writer just now; name another") from error
+        raise SourceError(
+            f"target {folder.label} was made by another writer just now; name another"
+        ) from error
     except NotADirectoryError as error:
-        raise SourceError(f"target {folder.uri} lies below a file; name another") from error
+        raise SourceError(f"target {folder.label} lies below a file; name another") from error
     return parents
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from raypack.errors import SourceError
 from raypack.source import write_source
+from raypack.source.location import locate
 
 LISTS = pa.large_list(pa.int32())
 
@@ -111,3 +112,11 @@ def test_prepared_must_be_plain(tmp_path, prepared):
     with pytest.raises(TypeError, match="prepared must map str to plain values"):
         write_source(tmp_path / "s", [ids([[1]])], prepared=prepared)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_messages_show_no_secrets_of_a_uri():
+    place = locate("s3://key:secret@bucket/folder?region=us-east-1&endpoint_override=localhost:1")
+    assert place.label == "s3://bucket/folder"
+    assert place.path == "bucket/folder"
+    assert locate("memory://a/b").label == "memory://a/b"
+    assert locate("file:///a%20b/c?d").label == "/a b/c?d"
