@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Collection
 
 import numpy as np
@@ -9,11 +10,26 @@ import numpy as np
 from raypack.errors import RaypackError, SamplerError
 
 _REPR_LIMIT = 80
+_INTEGER_BITS = 256
+
+
+class _Short(reprlib.Repr):
+    """A repr of few levels and items, which no nesting and no huge integer can break."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        """Name the size of an integer whose digits Python may refuse to print."""
+        return repr(x) if x.bit_length() <= _INTEGER_BITS else f"an integer of {x.bit_length()} bits"
+
+
+_SHORT = _Short()
+_SHORT.maxlevel = 3
+_SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxset = _SHORT.maxdict = 20
+_SHORT.maxstring = _SHORT.maxother = 2 * _REPR_LIMIT
 
 
 def shown(value: object) -> str:
     """Return ``repr(value)``, cut to a length that a person reads."""
-    text = repr(value)
+    text = _SHORT.repr(value)
     return text if len(text) <= _REPR_LIMIT else text[: _REPR_LIMIT - 3] + "..."
 
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from raypack.arguments import integer, shown
+from raypack.arguments import type_name
 from raypack.errors import SamplerError
-from raypack.sampling.records import read_fields
+from raypack.sampling.records import read_fields, read_integer
 
 _FIELDS = ("count", "width", "data")
 _WIDTHS = (1, 2, 4, 8)
@@ -37,22 +37,20 @@ def encode_numbers(numbers: NDArray[np.int64]) -> dict[str, Any]:
     }
 
 
-def decode_numbers(name: str, value: object) -> NDArray[np.int64]:
+def decode_numbers(name: str, value: object, limit: int) -> NDArray[np.int64]:
     """Return what `encode_numbers` was given.
 
     Args:
         name: What the numbers are, for messages.
         value: The dict as loaded.
+        limit: How many there may be.
 
     Raises:
         SamplerError: ``value`` is anything but such a dict.
     """
     fields = read_fields(name, value, _FIELDS)
-    try:
-        count = integer(f"{name} count", fields["count"], minimum=0)
-        width = integer(f"{name} width", fields["width"], minimum=1, maximum=8)
-    except TypeError as fault:
-        raise SamplerError(f"{name} is damaged: {fault}") from fault
+    count = read_integer(name, "count", fields["count"], limit)
+    width = read_integer(name, "width", fields["width"], max(_WIDTHS))
     if width not in _WIDTHS:
         raise SamplerError(f"{name} width must be 1, 2, 4 or 8 bytes, got {width}")
     raw = _inflate(name, _decode_base64(name, fields["data"]), count * width)
@@ -67,9 +65,9 @@ def encode_increasing(positions: NDArray[np.int64]) -> dict[str, Any]:
     return encode_numbers(np.diff(positions, prepend=-1) - 1)
 
 
-def decode_increasing(name: str, value: object) -> NDArray[np.int64]:
+def decode_increasing(name: str, value: object, limit: int) -> NDArray[np.int64]:
     """Return what `encode_increasing` was given; see `decode_numbers`."""
-    gaps = decode_numbers(name, value)
+    gaps = decode_numbers(name, value, limit)
     if float(gaps.sum(dtype=np.float64)) + len(gaps) >= _LIMIT:
         raise SamplerError(f"{name} must hold positions below 2**62, got greater ones")
     return np.cumsum(gaps + 1) - 1
@@ -77,7 +75,7 @@ def decode_increasing(name: str, value: object) -> NDArray[np.int64]:
 
 def _decode_base64(name: str, text: object) -> bytes:
     if not isinstance(text, str):
-        raise SamplerError(f"{name} data must be base64 text, got {shown(text)}")
+        raise SamplerError(f"{name} data must be base64 text, got {type_name(text)}")
     try:
         return base64.b64decode(text.encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError) as fault:

@@ -76,13 +76,17 @@ class ExplicitOrder:
         return encode_numbers(self._indices)
 
     @classmethod
-    def from_dict(cls, value: object) -> ExplicitOrder:
+    def from_dict(cls, value: object, length: int) -> ExplicitOrder:
         """Read what `to_dict` gave.
+
+        Args:
+            value: The dict as loaded.
+            length: How many indices there may be.
 
         Raises:
             SamplerError: ``value`` is anything else.
         """
-        return cls(decode_numbers("order", value))
+        return cls(decode_numbers("order", value, length))
 
     def __eq__(self, other: object) -> bool:
         """Orders are equal when their digests are."""

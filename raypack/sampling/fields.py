@@ -15,7 +15,7 @@ from raypack.sampling.encoding import decode_increasing, encode_increasing
 from raypack.sampling.explicit import ExplicitOrder
 from raypack.sampling.order import SEED_LIMIT, SHUFFLES, EpochOrder
 from raypack.sampling.permutation import MAXIMUM_SIZE
-from raypack.sampling.records import build, read_fields
+from raypack.sampling.records import build, read_fields, read_integer
 from raypack.sampling.scope import TAILS
 
 Order = EpochOrder | ExplicitOrder
@@ -87,8 +87,10 @@ class OrderRecord:
             SamplerError: ``value`` is anything else.
         """
         record = read_fields(cls.RECORD, value, cls._names())
-        record["head"] = decode_increasing("head", record["head"])
-        record["order"] = None if record["order"] is None else ExplicitOrder.from_dict(record["order"])
+        length = read_integer(cls.RECORD, "source_length", record["source_length"], MAXIMUM_SIZE)
+        record["head"] = decode_increasing("head", record["head"], length)
+        if record["order"] is not None:
+            record["order"] = ExplicitOrder.from_dict(record["order"], length)
         return build(cls.RECORD, cls, record)
 
     def __eq__(self, other: object) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from raypack.arguments import shown, type_name
+from raypack.arguments import integer, shown, type_name
 from raypack.errors import SamplerError
 
 _Record = TypeVar("_Record")
@@ -33,6 +33,18 @@ def read_fields(record: str, value: object, names: tuple[str, ...]) -> dict[str,
             f"{record} has unknown fields {shown(unknown)}; it is damaged or of a newer format"
         )
     return {name: value[name] for name in names}
+
+
+def read_integer(record: str, name: str, value: object, maximum: int) -> int:
+    """Return an integer field of a saved record, 0 to ``maximum``.
+
+    Raises:
+        SamplerError: ``value`` is of another type or out of range.
+    """
+    try:
+        return integer(f"{name} of {record}", value, minimum=0, maximum=maximum)
+    except TypeError as fault:
+        raise SamplerError(f"{record} is damaged: {fault}") from fault
 
 
 def build(record: str, make: Callable[..., _Record], fields: dict[str, Any]) -> _Record:
