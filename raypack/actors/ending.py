@@ -6,11 +6,11 @@ import asyncio
 
 import ray
 
-_AFTER_S = 3.0
+ENDS_AFTER_S = 3.0
 """Long enough for readers to ask once more and be told that the run has ended."""
 
 
 async def end_soon() -> None:
     """End the calling actor for good, after the call in which it was decided has been answered."""
-    await asyncio.sleep(_AFTER_S)
+    await asyncio.sleep(ENDS_AFTER_S)
     ray.kill(ray.get_runtime_context().current_actor, no_restart=True)

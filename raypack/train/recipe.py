@@ -92,7 +92,8 @@ class PackedData:
     @property
     def options(self) -> TokenBatchOptions:
         """Budget and layout of a batch."""
-        return TokenBatchOptions(self.maximum_tokens, self.maximum_examples, self.layout)
+        layout = TokenBatchLayout(choice("layout", self.layout, [kind.value for kind in TokenBatchLayout]))
+        return TokenBatchOptions(self.maximum_tokens, self.maximum_examples, layout)
 
     @property
     def cost(self) -> AttentionCost:

@@ -81,7 +81,9 @@ def _by_name(loader: PackedLoader | Mapping[str, PackedLoader]) -> dict[str | No
     for name, one in loader.items():
         if one.name != name:
             raise LoaderError(f"loader {name!r} must be opened with get_loader(..., name={name!r})")
-    return {name: one for name, one in loader.items()}
+    by_name: dict[str | None, PackedLoader] = {}
+    by_name.update(loader)
+    return by_name
 
 
 def _check_json(metrics: Mapping[str, Any]) -> None:

@@ -85,7 +85,9 @@ class RunState:
         record = exact_fields(values, list(_FIELDS), FORMAT)
         if record["format"] != FORMAT or record["version"] != VERSION or record["deal"] != "global":
             kind = [record[name] for name in ("format", "version", "deal")]
-            raise CheckpointError(f"must be a {FORMAT!r} of version {VERSION} and the global deal, got {shown(kind)}")
+            raise CheckpointError(
+                f"must be a {FORMAT!r} of version {VERSION} and the global deal, got {shown(kind)}"
+            )
         if not isinstance(record["source"], dict):
             raise CheckpointError(f"source must be an object, got {shown(record['source'])}")
         try:

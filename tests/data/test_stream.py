@@ -24,7 +24,7 @@ OPTIONS = TokenBatchOptions(64)
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200 << 20)
+    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200 << 20, log_to_driver=False)
     yield
     ray.shutdown()
 

@@ -1,0 +1,140 @@
+"""Train functions that the runs of the tests share; shipped to the workers by value."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import ray.train
+import ray.train.torch
+import torch
+
+from raypack.collate import build_attention_mask
+from raypack.train import get_loader, report
+
+VOCABULARY = 97
+
+
+class TinyTransformer(torch.nn.Module):
+    """One attention layer in float64: small, and every token depends on those before it."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens = torch.nn.Embedding(VOCABULARY, 8, dtype=torch.float64)
+        self.qkv = torch.nn.Linear(8, 24, dtype=torch.float64)
+        self.head = torch.nn.Linear(8, VOCABULARY, dtype=torch.float64)
+
+    def forward(self, batch):
+        x = self.tokens(batch.input_ids)
+        mask = build_attention_mask(segment_ids=batch.segment_ids, dtype=torch.bool, pad_rows="self")
+        q, k, v = self.qkv(x).unsqueeze(1).chunk(3, dim=-1)
+        x = x + torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).squeeze(1)
+        return self.head(x)
+
+
+def die_once(marker):
+    """Kill this very process, as a vanished spot node would; the second time do nothing.
+
+    The controller first gets the time to register the last report, so that the lineage is known.
+    """
+    if not os.path.exists(marker):
+        Path(marker).touch()
+        time.sleep(2)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def train(config):
+    """Train TinyTransformer with SGD; reports every 4 steps; may be killed and stopped."""
+    model = TinyTransformer()
+    checkpoint = ray.train.get_checkpoint()
+    if checkpoint:
+        with checkpoint.as_directory() as directory:
+            model.load_state_dict(torch.load(Path(directory) / "model.pt"))
+    if ray.train.get_context().get_world_size() > 1:
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    plain = getattr(model, "module", model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    with get_loader(config["recipe"]) as loader:
+        rank = loader.place.rank
+
+        def save(directory):
+            if rank == 1 and index == config.get("die_in_report"):
+                die_once(config["scratch"] + "/died-in-report")
+            if rank == 0:
+                torch.save(plain.state_dict(), Path(directory) / "model.pt")
+
+        index = -1
+        for step in loader:
+            index = step.index
+            for batch in step:
+                with step.sync(model, batch):
+                    step.loss(model(batch), batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            step.commit()
+            if rank == 1 and index == config.get("die_after"):
+                die_once(config["scratch"] + "/died-between-steps")
+            if index % 4 == 3:
+                report({"step": index}, loader, save=save)
+            if index == config.get("stop_after"):
+                return
+        report({"step": index, "done": True}, loader, save=save)
+
+
+def misuse(config):
+    """Break the rules of the loop one after another and write down what is said."""
+    out = Path(config["scratch"])
+    with get_loader(config["recipe"]) as loader:
+        rank = loader.place.rank
+
+        def attempt(name, action):
+            try:
+                action()
+            except Exception as error:
+                (out / f"{name}-{rank}").write_text(f"{type(error).__name__}: {error}")
+            else:
+                (out / f"{name}-{rank}").write_text("nothing")
+
+        step = next(iter(loader))
+        attempt("report-before-commit", lambda: report({}, loader))
+        attempt("commit-too-early", step.commit)
+        for _ in step:
+            pass
+        attempt("forgotten-commit", lambda: next(iter(loader)))
+        step.commit()
+        attempt("metrics", lambda: report({"loss": torch.zeros(1)}, loader))
+        attempt("same-file", lambda: report({}, loader, save=_write_model))
+        report({"fine": 1}, loader)
+        if rank == 0:
+            attempt("alone", lambda: report({}, loader, timeout_s=3))
+    attempt("closed", lambda: next(iter(loader)))
+
+
+def _write_model(directory):
+    (Path(directory) / "model.pt").write_text("x")
+
+
+def unfaithful(config):
+    """Two loaders in one run: one whose loop skips a batch, one whose loop trains one twice."""
+    with (
+        get_loader(config["recipe"], name="skips") as skips,
+        get_loader(config["recipe"], name="doubles") as doubles,
+        get_loader(config["recipe"], name="faithful") as faithful,
+    ):
+        model = TinyTransformer()
+        for name, loader in (("skips", skips), ("doubles", doubles), ("faithful", faithful)):
+            for step in loader:
+                for k, batch in enumerate(step):
+                    special = step.index == 2 and k == 1
+                    times = {"skips": 0, "doubles": 2}.get(name, 1) if special else 1
+                    for _ in range(times):
+                        step.loss(model(batch), batch).backward()
+                step.commit()
+        report({}, {"skips": skips, "doubles": doubles, "faithful": faithful})
+
+
+def take_one(config):
+    """Take a single batch."""
+    with get_loader(config["recipe"]) as loader:
+        next(iter(next(iter(loader))))

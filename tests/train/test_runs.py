@@ -1,0 +1,194 @@
+"""Whole runs on a real Ray: killed, resumed on other worlds, audited, compared with one process."""
+
+import pytest
+import ray
+import torch
+from ray import cloudpickle
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+from raypack.batching.options import TokenBatchOptions
+from raypack.batching.step_planner import StepPlanner
+from raypack.collate import PackedBatch
+from raypack.collate.loss import next_token_loss_sum
+from raypack.report import verify
+from raypack.report.locate import last_checkpoint, open_path
+from raypack.source import write_source
+from raypack.train import PackedData, RaypackCallback
+from tests.conftest import documents_table, long_tailed
+from tests.train import functions
+
+pytestmark = pytest.mark.ray
+CPUS = 8
+BUDGET, BATCHES = 64, 7
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    cloudpickle.register_pickle_by_value(functions)
+    ray.init(num_cpus=CPUS, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
+    yield
+    ray.shutdown()
+    cloudpickle.unregister_pickle_by_value(functions)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def source(place):
+    lengths = long_tailed(1501, seed=5)
+    return write_source(str(place / "source"), [documents_table(lengths, labels=True)])
+
+
+def fit(function, place, recipe, workers, *, name, failures=0, cpus=0.5, env=None, **config):
+    trainer = TorchTrainer(
+        function,
+        train_loop_config={"recipe": recipe, "scratch": str(place), **config},
+        scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}),
+        run_config=RunConfig(
+            name=name,
+            storage_path=str(place / "storage"),
+            failure_config=FailureConfig(max_failures=failures),
+            callbacks=[RaypackCallback()],
+            worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", **(env or {})}},
+        ),
+    )
+    return trainer.fit()
+
+
+def recipe_of(source, **more):
+    return PackedData(
+        **{"source": source.path, "maximum_tokens": BUDGET, "batches_per_step": BATCHES, "seed": 3, **more}
+    )
+
+
+# -- the chain: killed between two steps and in a report, then 2 -> 3 -> 5 -> 1 workers -----------
+
+
+@pytest.fixture(scope="module")
+def chain(place, source):
+    recipe = recipe_of(source)
+    fit(
+        functions.train,
+        place,
+        recipe,
+        2,
+        name="chain",
+        failures=3,
+        die_after=5,
+        die_in_report=11,
+        stop_after=17,
+    )
+    fit(functions.train, place, recipe, 3, name="chain", stop_after=25)
+    fit(functions.train, place, recipe, 5, name="chain", stop_after=33)
+    return fit(functions.train, place, recipe, 1, name="chain")
+
+
+def test_a_run_that_was_killed_twice_and_resized_thrice_passes_the_audit(chain, place):
+    assert (place / "died-between-steps").exists()
+    assert (place / "died-in-report").exists()
+    audit = verify(place / "storage/chain")
+    assert audit.ok, audit.findings
+    assert audit.epochs[0].complete
+    assert audit.epochs[0].trained == 1501
+    assert [a.world_size for a in audit.attempts] == [2, 2, 2, 3, 5, 1]
+    assert [a.first_step for a in audit.attempts] == [0, 4, 8, 16, 24, 32]
+
+
+def test_its_parameters_are_those_of_one_process_on_the_same_examples(chain, place, source):
+    filesystem, path = open_path(place / "storage/chain")
+    trained = torch.load(last_checkpoint(filesystem, path) + "/model.pt")
+    model = functions.TinyTransformer()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    planner = StepPlanner(
+        source.fingerprint,
+        source.lengths,
+        TokenBatchOptions(BUDGET),
+        batches_per_step=BATCHES,
+        seed=3,
+        supervised=source.supervised,
+    )
+    steps = planner.steps(0, 10**6)
+    assert len(steps[-1].batches) < BATCHES  # the last step is a partial one
+    for step in steps:
+        for plan in step.batches:
+            ids, lengths, labels = source.take_flat(plan.indices)
+            batch = PackedBatch.from_flat(ids, lengths, labels=labels)
+            total = next_token_loss_sum(model(batch), batch.labels)
+            (total / step.supervised_tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for name, value in model.state_dict().items():
+        assert torch.allclose(value, trained[name], rtol=0, atol=1e-9), name
+
+
+def test_a_finished_run_that_is_started_again_trains_nothing_and_stays_proven(chain, place, source):
+    result = fit(functions.train, place, recipe_of(source), 2, name="chain")
+    assert result.metrics["done"]
+    audit = verify(place / "storage/chain")
+    assert audit.ok, audit.findings
+    assert [a.world_size for a in audit.attempts] == [2, 2, 2, 3, 5, 1]
+
+
+def test_a_damaged_checkpoint_ends_the_next_start_with_its_name(chain, place, source):
+    filesystem, path = open_path(place / "storage/chain")
+    state = last_checkpoint(filesystem, path) + "/raypack/state.json"
+    with open(state, "r+") as file:
+        file.truncate(400)
+    with pytest.raises(Exception, match=r"CheckpointError.*state\.json: must have \d+ bytes, has 400"):
+        fit(functions.train, place, recipe_of(source), 1, name="chain")
+
+
+# -- rules of the loop ----------------------------------------------------------------------------
+
+
+def test_each_misuse_of_the_loop_is_a_named_error_on_every_rank(place, source, tmp_path):
+    fit(functions.misuse, tmp_path, recipe_of(source, backend="direct"), 2, name="misuse")
+    expected = {
+        "report-before-commit": "LoaderError: step 0 is not committed, but report was called",
+        "commit-too-early": "LoaderError: step 0 has 4 micro-batches on this rank, but only 0 were taken",
+        "forgotten-commit": "LoaderError: step 0 is not committed, but the next step was asked for",
+        "metrics": "LoaderError: metrics['loss'] must be a JSON value, got Tensor",
+        "same-file": "LoaderError: ranks 0 and 1 both saved 'model.pt'",
+        "closed": "LoaderError: the loader is closed and cannot be iterated",
+    }
+    for name, message in expected.items():
+        for rank in (0, 1):
+            assert (tmp_path / f"{name}-{rank}").read_text().startswith(message), name
+    alone = (tmp_path / "alone-0").read_text()
+    assert alone.startswith("LoaderError: rank 0 waited 3 s in report for rank 1: report must be called")
+
+
+def test_a_loop_that_drops_or_repeats_a_batch_is_caught_and_a_faithful_one_passes(place, source, tmp_path):
+    fit(functions.unfaithful, tmp_path, recipe_of(source, backend="direct"), 1, name="unfaithful")
+    run = tmp_path / "storage/unfaithful"
+    assert "a batch of step 2" in verify(run, name="skips").findings[0]
+    assert "was not trained" in verify(run, name="skips").findings[0]
+    assert "was trained twice" in verify(run, name="doubles").findings[0]
+    assert verify(run, name="faithful").ok
+
+
+def test_a_run_whose_cpus_leave_nothing_for_ray_data_says_so(source, tmp_path):
+    with pytest.raises(
+        Exception, match=r"StreamError.*the 2 train workers reserve 8.*Leave CPUs for Ray Data"
+    ):
+        fit(
+            functions.take_one,
+            tmp_path,
+            recipe_of(source),
+            2,
+            name="starved",
+            cpus=CPUS / 2,
+            env={"RAYPACK_START_TIMEOUT_S": "8"},
+        )
+
+
+def test_a_source_that_changed_is_refused_at_resume_and_the_change_is_told(source, tmp_path):
+    recipe = recipe_of(source, backend="direct")
+    fit(functions.train, tmp_path, recipe, 1, name="changed", stop_after=3)
+    other = write_source(str(tmp_path / "other"), [documents_table(long_tailed(1400, seed=5))])
+    with pytest.raises(Exception, match=r"SourceError.*not the one that this run began with.*1400"):
+        fit(functions.train, tmp_path, recipe_of(other, backend="direct"), 1, name="changed")
