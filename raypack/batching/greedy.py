@@ -10,14 +10,15 @@ from raypack.batching.lengths import LengthTable
 from raypack.batching.limits import Filled, Limits, walk
 from raypack.batching.options import TokenBatchLayout, TokenBatchOptions
 from raypack.batching.plan import TokenBatchPlan
-from raypack.batching.search import prefix, starts_by_prefix, starts_by_sum
+from raypack.batching.search import prefix, starts_by_prefix
+from raypack.batching.sums import starts_by_sum
 from raypack.errors import SamplerError
 
 _BLOCK = 1_048_576
 _SAMPLE = 4_096
-_FEWEST_LANES = 24
+_PROBES = 4
+_FEWEST_LANES = 100
 _LANE_UNIT = 840
-_LANES_UP_TO = 12
 _SUMS_FROM = 5
 _PREFIXES_FROM = 200
 
@@ -105,13 +106,15 @@ def plans_from_ends(
 
 def _starts(lengths: NDArray[np.int32], limits: Limits) -> NDArray[np.int64]:
     """Return where the batches of (n,) lengths begin, the first at 0; the fastest way that fits them."""
-    sample, _ = walk(lengths[:_SAMPLE].tolist(), limits, Filled())
+    sample = lengths[:_SAMPLE].tolist()
+    starts, _ = walk(sample, limits, Filled())
     if len(lengths) <= _SAMPLE:
-        return np.array([0, *sample], np.int64)
-    typical = _SAMPLE // (len(sample) + 1)
-    per_lane = _examples_a_lane(typical)
-    if len(lengths) >= _FEWEST_LANES * per_lane and (limits.padded or typical <= _LANES_UP_TO):
-        return batch_starts(lengths, limits, per_lane)
+        return np.array([0, *starts], np.int64)
+    typical = _SAMPLE // (len(starts) + 1)
+    if len(lengths) >= _FEWEST_LANES * _LANE_UNIT:
+        per_lane = _examples_a_lane(sample, starts, limits, typical)
+        if per_lane is not None and len(lengths) >= _FEWEST_LANES * per_lane:
+            return batch_starts(lengths, limits, per_lane)
     if not limits.padded and typical >= _SUMS_FROM:
         return starts_by_sum(lengths, limits, typical)
     if typical >= _PREFIXES_FROM:
@@ -120,9 +123,18 @@ def _starts(lengths: NDArray[np.int32], limits: Limits) -> NDArray[np.int64]:
     return np.array([0, *starts], np.int64)
 
 
-def _examples_a_lane(typical: int) -> int:
-    """Return a lane's length: enough batches to meet, more of them the more examples each holds.
+def _examples_a_lane(sample: list[int], starts: list[int], limits: Limits, typical: int) -> int | None:
+    """Return how long lanes must be for nearly all to meet, None where they do not meet in the sample.
 
+    Paths are begun between the known starts of the sample, to see after how many examples they join.
     Multiples of 840 divide by 1 to 8: batches of equally long examples then meet at once.
     """
-    return -(-max(64 * typical, 4 * typical * typical) // _LANE_UNIT) * _LANE_UNIT
+    known, slowest = set(starts), 0
+    for probe in range(0, _SAMPLE, _SAMPLE // _PROBES):
+        first = probe + typical // 2 + 1
+        others, _ = walk(sample[first:], limits, Filled())
+        met = next((start for start in others if start + first in known), None)
+        if met is None:
+            return None
+        slowest = max(slowest, met)
+    return -(-4 * slowest // _LANE_UNIT) * _LANE_UNIT or _LANE_UNIT

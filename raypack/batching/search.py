@@ -1,8 +1,6 @@
-"""Greedy batches of many examples each, found one batch at a time by search."""
+"""The longest prefix that fits, and large greedy batches found one after the other by it."""
 
 from __future__ import annotations
-
-from bisect import bisect_right
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,32 +8,14 @@ from numpy.typing import NDArray
 from raypack.batching.limits import Limits
 
 
-def starts_by_sum(lengths: NDArray[np.int32], limits: Limits, typical: int) -> NDArray[np.int64]:
-    """Return where packed batches begin, by bisection of the running sum.
+def starts_by_prefix(lengths: NDArray[np.int32], limits: Limits, typical: int) -> NDArray[np.int64]:
+    """Return where batches begin, by `prefix` after `prefix`.
 
     Args:
         lengths: (n,) tokens of each example, n >= 1, none above the budget.
         limits: What a batch may hold.
         typical: How many examples a batch may be expected to hold.
     """
-    running = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=running[1:])
-    sums = running.data
-    size, reach, most = len(lengths), 2 * typical, limits.examples
-    starts, start = [], 0
-    while start < size:
-        starts.append(start)
-        full = sums[start] + limits.tokens
-        limit = min(start + reach, size + 1)
-        above = bisect_right(sums, full, start + 1, limit)
-        if above == limit <= size:
-            above = bisect_right(sums, full, limit)
-        start = min(above - 1, start + most)
-    return np.array(starts, np.int64)
-
-
-def starts_by_prefix(lengths: NDArray[np.int32], limits: Limits, typical: int) -> NDArray[np.int64]:
-    """Return where batches begin, by `prefix` after `prefix`; see `starts_by_sum`."""
     starts = [0]
     while True:
         count = prefix(lengths[starts[-1] :], limits, typical)

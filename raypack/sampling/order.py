@@ -105,6 +105,7 @@ class EpochOrder:
         return _digest(self.length, self.seed, self.epoch, self.shuffle)
 
 
+@functools.lru_cache(maxsize=16)
 def _bijection(key: bytes, size: int, shuffle: str) -> KeyedPermutation | BlockPermutation:
     if shuffle == "block" and size > TABLE_SIZE:
         return BlockPermutation(key, size)

@@ -10,7 +10,8 @@ from raypack.batching import greedy as module
 from raypack.batching.greedy import greedy_ends, longest_prefix, plans_from_ends
 from raypack.batching.lanes import batch_starts, lane_dtype
 from raypack.batching.limits import Filled, Limits, walk
-from raypack.batching.search import starts_by_prefix, starts_by_sum
+from raypack.batching.search import starts_by_prefix
+from raypack.batching.sums import starts_by_sum
 from raypack.errors import SamplerError
 
 
