@@ -14,6 +14,7 @@ from raypack.data.inputs import Chunk
 from raypack.data.prepare_documents import Document, DocumentFault, read_documents
 from raypack.data.prepare_options import PrepareCounts, PrepareOptions
 from raypack.data.tokenizers import TextTokenizer
+from raypack.errors import RaypackError
 from raypack.source.location import locate
 from raypack.source.manifest import ShardEntry
 from raypack.source.rows import Rows, join_rows
@@ -96,7 +97,7 @@ def prepare_chunk(chunk: Chunk, out: str, tokenizer: TextTokenizer, options: Pre
         shard = write_shard(locate(out), shard_file(chunk.number), rows)
     except DocumentFault as fault:
         return failed(chunk.number, fault.located())
-    except (OSError, MemoryError) as error:
+    except (OSError, MemoryError, RaypackError) as error:
         return failed(chunk.number, f"{chunk}: {type(error).__name__}: {error}")
     return ChunkResult(chunk.number, counts, shard, rows.lengths)
 

@@ -38,12 +38,12 @@ class _Gate:
 
 
 def open_gate() -> Any:
-    """Start a gate; it ends when its handle is dropped."""
+    """Start a gate; `drain` ends it."""
     return ray.remote(num_cpus=0)(_Gate).remote()
 
 
 def drain(gate: Any) -> None:
-    """Close the gate and wait for those inside, so that nothing is written behind the caller's back.
+    """Close the gate, wait for those inside and end it, so that nothing is written behind the caller's back.
 
     A task whose worker was killed never leaves, so the wait has an end.
     """
@@ -51,6 +51,7 @@ def drain(gate: Any) -> None:
     try:
         while ray.get(gate.close.remote(), timeout=_DRAIN_S) and time.monotonic() < deadline:
             time.sleep(0.05)
+        ray.kill(gate)
     except ray.exceptions.RayError:
         # Ray itself is gone, and its workers with it.
         return

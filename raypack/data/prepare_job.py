@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 
@@ -21,6 +22,8 @@ from raypack.source import ArrowSource, open_source
 from raypack.source.location import locate
 from raypack.source.target import new_folder, refuse_existing
 from raypack.source.write import ManifestWriter
+
+_EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
 
 Progress = Callable[[PrepareCounts, int], None]
 """Called after each chunk with the counts so far and the bytes of the whole input."""
@@ -99,7 +102,7 @@ def _run(work: ChunkWork) -> Generator[ChunkResult, None, None]:
                 done += 1
                 yield result
     except ray.exceptions.RayError as error:
-        raise PrepareError(f"the prepare job failed: {_first_line(error)}") from error
+        raise PrepareError(f"the prepare job failed: {what_failed(error)}") from error
     finally:
         drain(gate)
     if done != len(work.chunks):
@@ -115,10 +118,12 @@ def _check(result: ChunkResult, chunk: Chunk) -> None:
         raise PrepareError(result.fault)
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line for line in str(error).strip().split("\n") if line.strip()]
-    # A task's error ends with the exception itself, after its traceback.
-    return lines[-1].strip() if lines else type(error).__name__
+def what_failed(error: BaseException) -> str:
+    """Return the line of a Ray error that says what failed: its traceback's last ``Error: message``."""
+    lines = [line for line in str(error).split("\n") if _EXCEPTION.match(line)]
+    # Ray Data's own word comes last and says nothing of the cause.
+    lines = [line for line in lines if "UserCodeException" not in line] or lines
+    return lines[-1] if lines else " ".join(str(error).split()) or type(error).__name__
 
 
 @contextmanager

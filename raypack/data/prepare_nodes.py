@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import ray
+import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raypack.errors import PrepareError
@@ -30,18 +32,25 @@ def check_nodes(paths: Sequence[str]) -> None:
         return
     task = ray.remote(num_cpus=0)(_missing)
     asked = {
-        node["NodeManagerAddress"]: task.options(
+        f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})": task.options(
             scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         ).remote(local)
         for node in nodes
     }
-    answers = {address: ray.get(reference, timeout=_WAIT_S) for address, reference in asked.items()}
+    answers = {address: _answer(address, reference) for address, reference in asked.items()}
     blind = {address: missing for address, missing in answers.items() if missing}
     if blind:
         listed = "; ".join(f"node {address}: {', '.join(missing)}" for address, missing in blind.items())
         raise PrepareError(
             f"some nodes do not see all paths ({listed}); use a file system that every node mounts, or a URI"
         )
+
+
+def _answer(address: str, reference: Any) -> list[str]:
+    try:
+        return ray.get(reference, timeout=_WAIT_S)
+    except ray.exceptions.RayError as error:
+        raise PrepareError(f"node {address} does not say which paths it sees: {error}") from error
 
 
 def _missing(paths: list[str]) -> list[str]:

@@ -11,7 +11,8 @@ from raypack.errors import PrepareError
 from raypack.source.manifest import Scalar
 
 OVERSIZE = ("error", "split", "truncate", "drop")
-CHUNK_BYTES = 32 << 20
+CHUNK_BYTES = 64 << 20
+"""Bytes of input a task: a worker needs about ten times that of memory for byte tokens."""
 _MAXIMUM_LENGTH = 2**31 - 1
 
 

@@ -136,6 +136,8 @@ def _read_column(batch: pa.RecordBatch, name: str, first: int) -> tuple[NDArray[
     if column.null_count:
         row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         raise SourceError(f"{name} must have no nulls; example {first + row} is null")
+    if not len(column):
+        return np.zeros(0, np.int32), np.zeros(0, np.int32)
     # The offsets of a sliced column do not start at 0, and its values are those of the whole column.
     offsets = column.offsets.to_numpy().astype(np.int64, copy=False)
     values = column.values.slice(offsets[0], offsets[-1] - offsets[0])

@@ -8,13 +8,16 @@ import sys
 import threading
 import time
 
+import fsspec
 import numpy as np
 import pytest
 import ray
+from fsspec.implementations.local import LocalFileSystem
 from ray import cloudpickle
 from ray.data import DataContext
 
 from raypack.data import TextTokenizer, prepare
+from raypack.data.prepare_job import what_failed
 from raypack.errors import PrepareError, SourceError
 from raypack.source import describe_change, open_source
 
@@ -182,6 +185,36 @@ def test_a_tokenizer_that_no_worker_can_load_is_a_prepare_error(tmp_path):
     ):
         prepare(path, tmp_path / "out", tokenizer=tokenizer)
     assert os.listdir(tmp_path) == ["in.jsonl"]
+
+
+class DriverOnly(LocalFileSystem):
+    """A file system that workers have no client for."""
+
+    protocol = "driveronly"
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return path.removeprefix("driveronly://")
+
+
+def test_an_error_of_a_worker_is_a_prepare_error(tmp_path):
+    fsspec.register_implementation("driveronly", DriverOnly, clobber=True)
+    path = write_lines(tmp_path / "in.jsonl", ["a"])
+    with pytest.raises(
+        PrepareError, match=r"in\.jsonl, byte 14: SourceError: no file system for 'driveronly://"
+    ):
+        prepare(f"driveronly://{path}", tmp_path / "out")
+    assert os.listdir(tmp_path) == ["in.jsonl"]
+
+
+def test_what_failed_is_the_last_exception_of_a_ray_error():
+    def fail(batch):
+        raise KeyError("the cause")
+
+    with pytest.raises(ray.exceptions.RayError) as caught:
+        ray.data.range(1).map_batches(fail).take()
+    assert what_failed(caught.value) == "KeyError: 'the cause'"
+    assert what_failed(ray.exceptions.RaySystemError("the node\nis gone")) == "System error: the node is gone"
 
 
 def test_an_existing_target_is_refused_before_the_input_is_looked_at(tmp_path):

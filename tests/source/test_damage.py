@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,15 @@ import pytest
 
 from raypack.errors import SourceError
 from raypack.source import open_source, write_source
-from raypack.source.manifest import MANIFEST_FILE, digest_of
+from raypack.source.manifest import (
+    MANIFEST_FILE,
+    Extreme,
+    ShardEntry,
+    SourceManifest,
+    TableEntry,
+    digest_of,
+)
+from raypack.source.manifest_json import dump_manifest, parse_manifest
 
 
 @pytest.fixture
@@ -230,9 +239,46 @@ def test_each_wrong_field_of_a_manifest_is_named(folder, change, message):
 
 
 def test_the_manifest_survives_its_own_json(folder):
-    from raypack.source.manifest_json import dump_manifest, parse_manifest
-
     manifest = open_source(folder).manifest
     assert parse_manifest(dump_manifest(manifest), "m") == manifest
     with pytest.raises(AttributeError):
         manifest.examples = 3
+
+
+def test_opening_a_billion_examples_reads_none_of_them(tmp_path):
+    examples, shards = 10**9, 100
+    digest = "0" * 64
+    entries = []
+    for number in range(shards):
+        # Files of the right size without contents: whoever reads lengths finds them wrong.
+        (tmp_path / f"shard-{number}.arrow").write_bytes(bytes(8))
+        entries.append(
+            ShardEntry(file=f"shard-{number}.arrow", bytes=8, examples=10**7, tokens=10**9, digest=digest)
+        )
+    tables = []
+    for name in ("lengths.i32", "supervised.i32"):
+        (tmp_path / name).touch()
+        os.truncate(tmp_path / name, 4 * examples)
+        tables.append(TableEntry(file=name, bytes=4 * examples, digest="0" * 32))
+    manifest = SourceManifest(
+        examples=examples,
+        tokens=100 * examples,
+        supervised_tokens=0,
+        has_labels=False,
+        shards=tuple(entries),
+        lengths=tables[0],
+        supervised=tables[1],
+        shortest=Extreme(length=7, index=5),
+        longest=Extreme(length=700, index=6),
+    )
+    (tmp_path / MANIFEST_FILE).write_bytes(dump_manifest(manifest))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+    source = open_source(tmp_path)
+
+    assert len(source) == len(source.lengths) == len(source.supervised) == examples
+    assert (source.lengths.minimum, source.lengths.maximum_index) == (7, 6)
+    assert source.lengths.digest == "0" * 32
+    assert len(json.dumps(source.summary())) < 1024
+    # The two tables have two million pages.
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 20_000
