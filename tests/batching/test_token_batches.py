@@ -1,4 +1,4 @@
-"""Token batches of one rank, statements 56 to 78."""
+"""Token batches of one rank, points 56 to 78 of the contract."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""All ranks' records put together and dealt anew, statements 40 to 55."""
+"""All ranks' records put together and dealt anew, points 40 to 55 of the contract."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Issuing, committing, rewinding and loading, statements 12 to 26."""
+"""Issuing, committing, rewinding and loading, points 12 to 26 of the contract."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Which examples each rank has, statements 1 to 11."""
+"""Which examples each rank has, points 1 to 11 of the contract."""
 
 import numpy as np
 import pytest

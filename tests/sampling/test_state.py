@@ -1,4 +1,4 @@
-"""Saved records of a rank, and epochs, statements 27 to 39."""
+"""Saved records of a rank, and epochs, points 27 to 39 of the contract."""
 
 import json
 
