@@ -143,5 +143,25 @@ def _show(source: ArrowSource) -> None:
     click.echo(f"fingerprint  {source.fingerprint}")
 
 
+@main.command()
+@click.argument("run_dir")
+@click.option("--source", help="Where the source lies now; by default where the run found it.")
+@click.option("--name", help="Name of the loader, for runs with several.")
+def verify(run_dir: str, source: str | None, name: str | None) -> None:
+    """Prove from one checkpoint and the source that every example was trained exactly once.
+
+    RUN_DIR is <storage_path>/<run name>, or one checkpoint in it. Exits with 1 where it is not proven.
+    """
+    from rich.console import Console
+
+    from raypack.report import verify as run
+    from raypack.report.tables import audit_table
+
+    audit = run(run_dir, source=source, name=name)
+    Console().print(audit_table(audit))
+    if not audit.ok:
+        raise SystemExit(1)
+
+
 if __name__ == "__main__":
     main()

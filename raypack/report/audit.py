@@ -32,6 +32,9 @@ class EpochAudit:
     examples: int
     """Examples of the source."""
     tokens: int
+    """Tokens that the receipts count."""
+    fill: float
+    """Tokens over the budgets of the batches that were planned for them, 0.0 to 1.0."""
     complete: bool
     """True when the epoch's plan is done to its end."""
     findings: tuple[str, ...]
@@ -127,6 +130,7 @@ def _audit_epoch(state: RunState, source: ArrowSource, entry: EpochEntry) -> Epo
         trained=entry.receipt.examples,
         examples=len(source),
         tokens=entry.receipt.tokens,
+        fill=result.receipt.tokens / max(1, len(result.batch_sizes) * recorded.options.maximum_tokens),
         complete=planner.finished,
         findings=tuple(f"epoch {entry.epoch}: {finding}" for finding in findings),
     )

@@ -18,11 +18,13 @@ def audit_table(audit: Audit) -> RenderableType:
         numbers = (attempt.number, attempt.world_size, attempt.first_step, last, attempt.steps)
         lineage.add_row(*(f"{number:,}" for number in numbers))
     epochs = Table(title="epochs", title_justify="left")
-    for heading in ("epoch", "steps", "examples trained", "of", "tokens", "audit"):
+    for heading in ("epoch", "steps", "examples trained", "of", "tokens", "fill", "audit"):
         epochs.add_column(heading, justify="right")
     for epoch in audit.epochs:
         numbers = (epoch.epoch, epoch.steps, epoch.trained, epoch.examples, epoch.tokens)
-        epochs.add_row(*(f"{number:,}" for number in numbers), _word(epoch.complete, epoch.findings))
+        epochs.add_row(
+            *(f"{number:,}" for number in numbers), f"{epoch.fill:.1%}", _word(epoch.complete, epoch.findings)
+        )
     verdict = "[bold green]every example exactly once[/]" if audit.ok else "[bold red]NOT proven[/]"
     lines = [f"checkpoint {audit.checkpoint}", *audit.findings, f"audit: {verdict}"]
     return Group(lineage, epochs, *lines)
