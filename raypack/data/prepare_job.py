@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -132,6 +133,8 @@ def _ray_running() -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    logger = logging.getLogger("ray")
+    level = logger.level
     if os.environ.get("RAY_ADDRESS"):
         ray.init(log_to_driver=False, logging_level="ERROR")
     else:
@@ -140,3 +143,4 @@ def _ray_running() -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+        logger.setLevel(level)

@@ -13,12 +13,14 @@ _LOGGERS = ("ray.data._internal.execution.streaming_executor", "ray.data._intern
 def quiet(name: str) -> Iterator[None]:
     """Drop Ray Data's lines about the dataset ``name`` and its progress bar for the time of a block.
 
-    Errors, and what other datasets have to say, still pass.
+    Warnings and errors (no CPU is free, say), and what other datasets have to say, still pass.
     """
 
     def passes(record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        return record.levelno >= logging.ERROR or not (name in message or "Progress bars disabled" in message)
+        if record.levelno > logging.INFO:
+            return "Progress bars disabled" not in message
+        return name not in message
 
     loggers = [logging.getLogger(logger) for logger in _LOGGERS]
     for logger in loggers:
