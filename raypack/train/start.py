@@ -6,7 +6,7 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-import ray.train
+import ray.train.torch
 import torch
 
 from raypack.actors.meeting import meet, start_meeting
