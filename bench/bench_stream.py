@@ -157,6 +157,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=5.0, help="length of a window")
     parser.add_argument("--windows", type=int, default=3)
+    parser.add_argument("--paths", default="null,ray_data,direct", help="which of them, by commas")
     parser.add_argument("--tokens", type=int, default=100_000_000, help="tokens of the source")
     args = parser.parse_args()
     os.environ["RAY_TRAIN_METRICS_ENABLED"] = "0"
@@ -183,7 +184,7 @@ def run_all(args, work: str) -> None:
         "CPU stalled",
     ):
         table.add_column(heading, justify="right")
-    for mode in ("null", "ray_data", "direct"):
+    for mode in args.paths.split(","):
         backend = "ray_data" if mode == "null" else mode
         recipe = PackedData(
             source=work + "/source", maximum_tokens=BUDGET, batches_per_step=4, epochs=1000, backend=backend

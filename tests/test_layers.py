@@ -79,7 +79,8 @@ def test_the_core_imports_with_ray_torch_and_pyarrow_absent(layer):
         "import sys\n"
         "for name in ('ray', 'torch', 'pyarrow'): sys.modules[name] = None\n"
         f"import pkgutil, importlib, raypack.{layer} as layer\n"
-        "for m in pkgutil.iter_modules(layer.__path__, layer.__name__ + '.'): importlib.import_module(m.name)\n"
+        "for module in pkgutil.iter_modules(layer.__path__, layer.__name__ + '.'):\n"
+        "    importlib.import_module(module.name)\n"
     )
     done = run(code)
     assert done.returncode == 0, done.stderr

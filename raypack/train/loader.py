@@ -20,7 +20,7 @@ from raypack.sampling.receipt import Receipt, receipt_key
 from raypack.source import ArrowSource
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
 from raypack.train.place import Place
-from raypack.train.recipe import PackedData
+from raypack.train.recipe import Pace, PackedData
 from raypack.train.run_state import RunState, digest_of
 from raypack.train.step import Step, plan_of
 from raypack.train.waiting import Waiting
@@ -47,12 +47,13 @@ class PackedLoader:
         node_planner: Any,
         meeting: Any,
         device: torch.device,
-        block_rows: int,
+        pace: Pace,
     ) -> None:
         self._recipe, self._name, self._place, self._source = recipe, name, place, source
         self._planner, self._ledger = planner, ledger
         self._node_planner, self._meeting, self._device = node_planner, meeting, device
-        self._block_rows = block_rows
+        self._pace = pace
+        self._told = 0
         self._first_step = ledger.steps
         self._committed_batches = 0
         self._tokens_here = 0
@@ -118,7 +119,7 @@ class PackedLoader:
             fingerprint=self._source.fingerprint,
             planner=self._node_planner,
             rank=self._place.rank,
-            block_rows=self._block_rows,
+            block_rows=self._pace.block_rows,
         )
         self._stream = Stream(
             spec,
@@ -169,11 +170,13 @@ class PackedLoader:
         self._committed_batches += step.micro_batches
         self._tokens_here += step.real_tokens
         self._open_step = None
-        self._advance()
+        if self._committed_batches >= self._told + self._pace.tell_every:
+            self._advance()
 
     def _advance(self) -> None:
         """Tell the node's planner what is committed; absolute, so it may be told again."""
         planner = self._planner
+        self._told = self._committed_batches
         self._node_planner.advance.remote(
             self._place.rank, self._committed_batches, planner.epoch, planner.cursor
         )

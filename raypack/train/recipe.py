@@ -19,6 +19,18 @@ _BLOCK_ROWS = 32
 _BLOCKS_AHEAD = 4
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a rank's stream is cut and paced, in micro-batches."""
+
+    block_rows: int
+    """Micro-batches of a block."""
+    ahead: int
+    """How far the reader may be ahead of what is committed."""
+    tell_every: int
+    """The planner is told of commits when so many micro-batches were committed since the last time."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PackedData:
     """How a source is packed, ordered, dealt and streamed.
@@ -107,21 +119,22 @@ class PackedData:
             return -(-self.tokens_per_step // self.maximum_tokens)
         return self.batches_per_step
 
-    def pace(self, micro_batches: int) -> tuple[int, int]:
-        """Return (micro-batches a block, micro-batches ahead) for steps of ``micro_batches`` a rank.
+    def pace(self, micro_batches: int) -> Pace:
+        """Return the pace of the stream for steps of ``micro_batches`` a rank.
 
-        A rank must be able to receive a whole step before it commits, so ``ahead`` covers a step
-        and the block that its last micro-batch lies in.
+        A rank must be able to receive a whole step before it commits, so ``ahead`` covers a step, the
+        block that its last micro-batch lies in, and the commits that the planner was not told of yet.
 
         Raises:
             SamplerError: ``ahead`` is smaller than a step.
         """
         rows = max(1, min(_BLOCK_ROWS, _BLOCK_TOKENS // self.maximum_tokens))
         if self.ahead is None:
-            return rows, max(_BLOCKS_AHEAD * rows, 2 * micro_batches + rows)
+            return Pace(rows, max(_BLOCKS_AHEAD * rows, 2 * micro_batches + 2 * rows), max(1, rows // 2))
         if self.ahead < micro_batches:
             raise SamplerError(
                 f"ahead must cover a step, {micro_batches} micro-batches a rank at this world size; "
                 f"got {self.ahead}: raise it, or leave it None"
             )
-        return min(rows, self.ahead - micro_batches + 1), self.ahead
+        rows = min(rows, self.ahead - micro_batches + 1)
+        return Pace(rows, self.ahead, min(max(1, rows // 2), self.ahead - micro_batches - rows + 2))

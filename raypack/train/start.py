@@ -57,7 +57,7 @@ def get_loader(
     restored = _agree(meeting, place, source, recipe, restored)
     planner = _planner(recipe, source, place, restored)
     micro = -(-planner.batches_per_step // place.world_size)
-    block_rows, ahead = recipe.pace(micro)
+    pace = recipe.pace(micro)
     spec = PlannerSpec(
         source_path=recipe.source_path,
         options=recipe.options,
@@ -65,7 +65,7 @@ def get_loader(
         world_size=place.world_size,
         epochs=recipe.epochs,
         attention_cost=recipe.cost,
-        ahead=ahead,
+        ahead=pace.ahead,
         ranks_here=place.ranks_here,
     )
     node_planner = start_planner(
@@ -81,7 +81,7 @@ def get_loader(
         node_planner=node_planner,
         meeting=meeting,
         device=torch.device(device) if device is not None else ray.train.torch.get_device(),
-        block_rows=block_rows,
+        pace=pace,
     )
 
 

@@ -51,14 +51,15 @@ def test_tokens_per_step_are_rounded_up_to_whole_batches():
 
 @pytest.mark.parametrize("micro", [1, 5, 31, 32, 33, 500])
 @pytest.mark.parametrize("budget", [64, 16_384, 10**6])
-def test_the_read_ahead_always_covers_a_step_and_the_block_it_ends_in(micro, budget):
-    rows, ahead = recipe(maximum_tokens=budget).pace(micro)
-    assert rows >= 1
-    assert ahead >= micro + rows - 1
-    for chosen in (micro, micro + 1, micro + 100):
-        rows, ahead = recipe(maximum_tokens=budget, ahead=chosen).pace(micro)
-        assert ahead == chosen
-        assert 1 <= rows <= ahead - micro + 1
+@pytest.mark.parametrize("more", [None, 0, 1, 2, 5, 100])
+def test_the_read_ahead_always_covers_a_step_its_last_block_and_commits_not_told(micro, budget, more):
+    ahead = None if more is None else micro + more
+    pace = recipe(maximum_tokens=budget, ahead=ahead).pace(micro)
+    assert pace.ahead == ahead or ahead is None
+    assert pace.block_rows >= 1
+    assert pace.tell_every >= 1
+    untold = pace.tell_every - 1
+    assert pace.ahead >= untold + micro + pace.block_rows - 1
 
 
 def test_a_read_ahead_below_a_step_is_refused():
