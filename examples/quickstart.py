@@ -84,7 +84,7 @@ class Block(torch.nn.Module):
 class Transformer(torch.nn.Module):
     """A causal transformer that sees one document at a time, however many are packed into a row."""
 
-    def __init__(self, width: int = 64, heads: int = 2, layers: int = 2) -> None:
+    def __init__(self, width: int = 64, heads: int = 2, layers: int = 1) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.tokens = torch.nn.Embedding(VOCABULARY, width)
