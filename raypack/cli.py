@@ -153,7 +153,8 @@ def _show(source: ArrowSource) -> None:
 def verify(run_dir: str, source: str | None, name: str | None) -> None:
     """Prove that a run trained every example exactly once.
 
-    Reads one checkpoint and the source, and starts no Ray. RUN_DIR is <storage_path>/<run name>, or one checkpoint in it. Exits with 1 where it is not proven.
+    Reads one checkpoint and the source, and starts no Ray. RUN_DIR is <storage_path>/<run name>, or one
+    checkpoint in it. Exits with 1 where it is not proven.
     """
     from rich.console import Console
 
