@@ -88,7 +88,7 @@ class AddressedPlans:
         )
 
     def _plan_step(self) -> None:
-        while self._planner.finished:
+        while self._planner.finished or self._planner.epoch >= self._epochs:
             if self._planner.epoch + 1 >= self._epochs:
                 self._ended = True
                 return
