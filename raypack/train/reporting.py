@@ -15,6 +15,7 @@ import ray.train
 from ray.train import Checkpoint
 
 from raypack.actors.meeting import meet
+from raypack.arguments import type_name
 from raypack.errors import LoaderError
 from raypack.train.checkpoint_files import FOLDER, checkpoint_name, write_state
 from raypack.train.loader import PackedLoader
@@ -45,6 +46,8 @@ def report(
     """
     loaders = _by_name(loader)
     _check_json(metrics)
+    if save is not None and not callable(save):
+        raise TypeError(f"save must be a function of a directory, got {type_name(save)}")
     first = next(iter(loaders.values()))
     place = first.place
     count = _reports[place.group] = _reports.get(place.group, 0) + 1
@@ -87,13 +90,15 @@ def _by_name(loader: PackedLoader | Mapping[str, PackedLoader]) -> dict[str | No
 
 
 def _check_json(metrics: Mapping[str, Any]) -> None:
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics must be a dict, got {type_name(metrics)}")
     for key, value in metrics.items():
         try:
             json.dumps({key: value})
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError):  # json's own traceback would push the loop's out of Ray's short one
             raise LoaderError(
                 f"metrics[{key!r}] must be a JSON value, got {type(value).__name__}: use .item() or float()"
-            ) from error
+            ) from None
 
 
 def _check_agreement(ranks: list[dict[str | None, dict[str, Any]]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import ray.train.torch
@@ -113,15 +113,16 @@ def _agree(
     meeting: Any, place: Place, source: ArrowSource, recipe: PackedData, restored: RunState | None
 ) -> RunState | None:
     """Share rank 0's state, and make sure that all ranks see one source and hold one recipe."""
-    word = {"fingerprint": source.fingerprint, "recipe": replace(recipe, source=recipe.source_path)}
+    recipe = replace(recipe, source=recipe.source_path)
+    word = {"fingerprint": source.fingerprint, **{f.name: getattr(recipe, f.name) for f in fields(recipe)}}
     if place.rank == 0:
         word["restored"] = restored
     words = meet(meeting, "start", place.rank, word, timeout_s=_START_TIMEOUT_S, what="get_loader")
     for rank, other in enumerate(words):
-        for what in ("fingerprint", "recipe"):
-            if other[what] != words[0][what]:
+        for what, value in other.items():
+            if what != "restored" and value != words[0][what]:
                 raise LoaderError(
-                    f"rank {rank} has another {what} than rank 0: {shown(other[what])}, not "
+                    f"rank {rank} has another {what} than rank 0: {shown(value)}, not "
                     f"{shown(words[0][what])}; every rank must open the same source with the same recipe"
                 )
     state: RunState | None = words[0]["restored"]
@@ -149,18 +150,20 @@ def _planner(recipe: PackedData, source: ArrowSource, place: Place, restored: Ru
             f"{describe_change(restored.source, source)}; give the run another name to begin anew"
         )
     state = restored.planner
+    began = {**state.to_dict(), **state.options.to_dict()}
     present = {
-        "options": recipe.options,
+        **recipe.options.to_dict(),
         "packing": recipe.packing,
         "seed": recipe.seed,
         "shuffle": shuffle,
         "batches_per_step": state.batches_per_step if size is None else size,
     }
     for what, value in present.items():
-        if value != getattr(state, what):
+        if value != began[what]:
             raise CheckpointError(
-                f"{what} must stay {shown(getattr(state, what))}, what this run began with; got "
-                f"{shown(value)}: give the run another name to begin anew"
+                f"{what} must stay {shown(began[what])}, what this run began with; got {shown(value)}: "
+                "give the run another name to begin anew"
             )
-    logger.info("resuming at step %d on %d workers", restored.step, place.world_size)
+    if place.rank == 0:
+        logger.info("resuming at step %d on %d workers", restored.step, place.world_size)
     return StepPlanner.from_state(state, source.lengths, recipe.options, source.supervised)

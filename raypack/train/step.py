@@ -5,11 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from raypack.arguments import type_name
 from raypack.batching.plan import TokenBatchPlan
 from raypack.batching.step_plan import StepCursor
 from raypack.collate import PackedBatch
@@ -110,6 +111,14 @@ class Step:
             self._taken.append(row)
             yield batch
 
+    if not TYPE_CHECKING:  # a type checker must not take every name for known
+
+        def __getattr__(self, name: str) -> Any:
+            """Tell who takes a step for a batch what it is."""
+            raise AttributeError(
+                f"a Step has no {name!r}: it holds micro-batches, take each by 'for batch in step'"
+            )
+
     def _next_row(self) -> StreamRow:
         row, self._first = self._first, None
         row = next(self._rows, None) if row is None else row
@@ -151,10 +160,19 @@ class Step:
         Returns:
             A scalar; 0 with a zero gradient for every parameter where the batch is empty.
         """
-        self._lost[self._micro(batch, "loss")] += 1
+        micro = self._micro(batch, "loss")
+        if not isinstance(logits, torch.Tensor):
+            raise TypeError(
+                f"logits must be a tensor, got {type_name(logits)}: pass the model output's .logits"
+            )
+        self._lost[micro] += 1
         return next_token_loss_sum(logits, batch.labels) * self.loss_scale
 
     def _micro(self, batch: PackedBatch, what: str) -> int:
+        if not isinstance(batch, PackedBatch):
+            raise TypeError(
+                f"step.{what} needs the batch that the step gave, a PackedBatch, got {type_name(batch)}"
+            )
         known, micro = self._micro_of.get(id(batch.input_ids), (None, 0))
         if known is None or known() is not batch.input_ids:  # an id may come again, an object does not
             raise LoaderError(f"step.{what} needs a batch of step {self.index}, got one of another step")

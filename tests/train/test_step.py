@@ -96,6 +96,17 @@ def test_a_batch_of_another_step_is_refused():
         one.loss(torch.zeros(1, 4, 11), to_batch(row(0)))
 
 
+def test_what_is_no_batch_and_what_are_no_logits_is_named_with_what_to_give():
+    one = step()
+    batch = next(iter(one))
+    with pytest.raises(TypeError, match=r"step\.sync needs the batch that the step gave.*got dict"):
+        one.sync(None, batch.for_hf_sdpa())
+    with pytest.raises(TypeError, match=r"logits must be a tensor, got dict.*\.logits"):
+        one.loss({}, batch)
+    with pytest.raises(AttributeError, match=r"no 'input_ids': .*'for batch in step'"):
+        one.input_ids
+
+
 def test_a_stream_that_ends_inside_a_step_is_an_error():
     one = step([row(0)])
     with pytest.raises(StreamError, match="ended inside step 9, after 1 micro-batches"):
