@@ -79,7 +79,10 @@ def dataset_blocks(spec: ReadSpec, node_id: str) -> Iterator[list[StreamRow]]:
     context.target_max_block_size = 1  # each table of one row is a block of its own
     context.enable_progress_bars = False
     batches = dataset.iter_torch_batches(
-        batch_size=None, collate_fn=BlockCollate(), prefetch_batches=1, device="cpu"
+        batch_size=None,
+        collate_fn=BlockCollate(),
+        prefetch_batches=0,  # with more, a block is held back until the next one is there: no credit, no end
+        device="cpu",
     )
     yield from batches
 

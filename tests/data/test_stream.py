@@ -55,9 +55,11 @@ class Rank:
             block_rows=rows,
         )
         self.committed, self.cursor, self.epoch = 0, StepCursor(), 0
+        self.waits = 0
 
     def advance(self, waited=0.0):
         assert waited < 60
+        self.waits += waited > 0 and self.committed > 0
         self.planner.advance.remote(self.rank, self.committed, self.epoch, self.cursor)
 
     def stream(self, backend):
@@ -123,6 +125,16 @@ def test_the_read_ahead_reaches_its_bound_and_never_passes_it(make_source, backe
                 time.sleep(0.05)
             time.sleep(1.0 if turn == 2 else 0.1)  # the loop stalls
             assert granted() == reachable <= rank.committed + ahead
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("ahead", "rows"), [(3, 1), (4, 2)])
+def test_a_read_ahead_that_just_covers_a_step_is_enough(make_source, backend, ahead, rows):
+    source = make_source(long_tailed(60))
+    expected = Rank(source, world_size=1, size=3).run("direct")
+    rank = Rank(source, world_size=1, size=3, ahead=ahead, rows=rows)
+    assert rank.run(backend) == expected
+    assert rank.waits < len(expected) / 6  # a second for each of half the steps
 
 
 def test_a_closed_stream_leaves_no_thread_and_no_reader(make_source):
