@@ -114,12 +114,24 @@ class PackedLoader:
         if self._stream is None:
             self._start_stream()
         while True:
+            self._check_open("iterated")
             self._require_commit("the next step was asked for")
             row = next(self._rows, None)
             if row is None:
+                self._check_end()
                 return
             self._open_step = self._step_of(row)
             yield self._open_step
+
+    def _check_end(self) -> None:
+        """Refuse an end that is not the run's, such as after an error of the stream that was caught."""
+        planner, epochs = self._planner, self._recipe.epochs
+        ended = planner.epoch >= epochs or (planner.finished and planner.epoch + 1 == epochs)
+        if len(self._source) and not ended:
+            raise StreamError(
+                f"the stream has ended after step {self.steps_done - 1}, but the run has not: an error that "
+                "it raised must end the train function, so that Ray Train begins again from the checkpoint"
+            )
 
     def _start_stream(self) -> None:
         spec = ReadSpec(

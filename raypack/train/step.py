@@ -104,6 +104,11 @@ class Step:
     def __iter__(self) -> Iterator[PackedBatch]:
         if self._committed:
             raise LoaderError(f"step {self.index} is committed: its micro-batches are gone")
+        if len(self._taken) == self.micro_batches:
+            raise LoaderError(
+                f"step {self.index} has given all of its micro-batches: they come once, keep them in a list "
+                "to go over them again"
+            )
         while len(self._taken) < self.micro_batches:
             row = self._next_row()
             batch = self._to_batch(row)

@@ -130,7 +130,7 @@ def test_the_read_ahead_reaches_its_bound_and_never_passes_it(make_source, backe
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(("ahead", "rows"), [(3, 1), (4, 2)])
 def test_a_read_ahead_that_just_covers_a_step_is_enough(make_source, backend, ahead, rows):
-    source = make_source(long_tailed(60))
+    source = make_source(long_tailed(300))
     expected = Rank(source, world_size=1, size=3).run("direct")
     rank = Rank(source, world_size=1, size=3, ahead=ahead, rows=rows)
     assert rank.run(backend) == expected

@@ -81,6 +81,13 @@ def test_commit_before_all_micro_batches_are_taken_is_refused_and_changes_nothin
     assert commits == [one]
 
 
+def test_going_over_a_step_again_is_refused_not_empty():
+    one = step()
+    list(one)
+    with pytest.raises(LoaderError, match="step 9 has given all of its micro-batches"):
+        list(one)
+
+
 def test_committing_twice_is_refused():
     one = step()
     list(one)
