@@ -101,7 +101,8 @@ class PackedLoader:
 
         The same on every rank and at any world size: what a learning-rate schedule can follow.
         """
-        return self.tokens_done / (self._source.manifest.tokens * self._recipe.epochs)
+        tokens = self._source.manifest.tokens * self._recipe.epochs
+        return self.tokens_done / tokens if tokens else 1.0
 
     @property
     def _steps_here(self) -> int:

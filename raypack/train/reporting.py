@@ -50,8 +50,8 @@ def report(
         raise TypeError(f"save must be a function of a directory, got {type_name(save)}")
     first = next(iter(loaders.values()))
     place = first.place
-    count = _reports[place.group] = _reports.get(place.group, 0) + 1
     words = {name: one.word() for name, one in loaders.items()}
+    count = _reports[place.group] = _reports.get(place.group, 0) + 1  # what was refused here is no report
     word = {"nonce": uuid.uuid4().hex, "words": words}
 
     def met(topic: str, mine: Any) -> list[Any]:
@@ -85,7 +85,7 @@ def _by_name(loader: PackedLoader | Mapping[str, PackedLoader]) -> dict[str | No
         if one.name != name:
             raise LoaderError(f"loader {name!r} must be opened with get_loader(..., name={name!r})")
     by_name: dict[str | None, PackedLoader] = {}
-    by_name.update(loader)
+    by_name.update(sorted(loader.items(), key=lambda item: str(item[0])))  # ranks meet at the first
     return by_name
 
 
