@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import psutil
@@ -144,6 +145,31 @@ def test_a_closed_stream_leaves_no_thread_and_no_reader(make_source):
     stream.close()
     stream._feeder.join(15)
     assert not stream._feeder.is_alive()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("whole", [True, False])
+def test_streams_leave_no_threads_behind(make_source, backend, whole):
+    source = make_source(long_tailed(200))
+
+    def once():
+        rank = Rank(source)
+        if whole:
+            return rank.run(backend)
+        with rank.stream(backend) as stream:
+            next(iter(stream))
+        stream._feeder.join(15)
+
+    for _ in range(3):
+        once()
+    deadline = time.monotonic() + 15
+    while (left := [t.name for t in threading.enumerate() if _ours(t.name)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+
+
+def _ours(name):
+    return name.startswith(("raypack", "Prefetcher", "StreamingExecutor-raypack", "iter_threaded"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
