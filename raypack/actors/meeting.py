@@ -97,8 +97,10 @@ def meet(actor: Any, topic: str, rank: int, word: Any, *, timeout_s: float, what
         LoaderError: Ranks did not come in time; they are named.
     """
     call = actor.meet.remote(topic, rank, word, timeout_s)
-    if not ray.wait([call], timeout=min(timeout_s, _REMIND_S))[0]:
-        logger.warning("rank %d waits in %s, which every rank must call, for %g s", rank, what, timeout_s)
+    if timeout_s > _REMIND_S and not ray.wait([call], timeout=_REMIND_S)[0]:
+        logger.warning(
+            "rank %d still waits in %s, which every rank must call; it ends after %g s", rank, what, timeout_s
+        )
     words, missing = ray.get(call, timeout=timeout_s + _GRACE_S)
     if missing:
         ranks = ", ".join(map(str, missing))

@@ -1,6 +1,7 @@
 """Reports without Ray: what counts as one, and what ranks agree on."""
 
 import os
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -67,6 +68,31 @@ def test_the_same_step_may_be_reported_twice(loader, sent):
 def test_a_report_before_the_first_step_is_a_beginning(loader, sent):
     report({}, loader)
     assert [step for _, step, _ in sent.reports] == [0]
+
+
+def test_steps_after_the_last_report_are_told_when_the_loop_ends(loader, sent, caplog):
+    for step in loader:
+        list(step)
+        step.commit()
+        if step.index == 1:
+            report({}, loader)
+    steps = loader.steps_done
+    assert steps > 2
+    with loader:
+        pass
+    assert f"{steps - 2} steps after the last report are in no checkpoint" in caplog.text
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_nothing_is_told_after_a_report_or_an_error(loader, sent, caplog, faulty):
+    step = next(iter(loader))
+    list(step)
+    step.commit()
+    with suppress(ZeroDivisionError), loader:
+        if faulty:
+            raise ZeroDivisionError
+        report({}, loader)
+    assert caplog.text == ""
 
 
 def test_loaders_come_in_one_order_on_every_rank():
