@@ -46,6 +46,7 @@ def lives(draw):
                         "steps": st.integers(0, 12),
                         "lost": st.integers(0, 3),
                         "dies_at": st.integers(0, 12),
+                        "loose": st.booleans(),
                     }
                 ),
                 max_size=5,
@@ -54,28 +55,38 @@ def lives(draw):
     }
 
 
-def train_step(steps, trained):
-    """Take one step on every rank; return False at the run's end."""
-    taken = [next(one, None) for one in steps]
-    if any(step is None for step in taken):
-        assert all(step is None for step in taken)
-        return False
-    assert len({(s.index, s.epoch, s.micro_batches, s.supervised_tokens, s.real_tokens) for s in taken}) == 1
-    supervised, tokens = 0, 0
-    for step in taken:
-        count = 0
-        for batch in step:
-            count += 1
-            assert batch.plan.token_slots <= BUDGET
-            trained.append((step.epoch, batch.indices.tolist()))
-            supervised += int((batch.labels != -100).sum())
-            tokens += batch.plan.real_tokens
-        assert count == step.micro_batches
-    assert supervised == taken[0].supervised_tokens
-    assert tokens == taken[0].real_tokens
-    for step in taken:
-        step.commit()
-    return True
+def train_steps(run, steps, count, trained, *, dies_at=-1, loose=False):
+    """Train ``count`` steps on every rank, or fewer at the run's end; the planner dies before one of them.
+
+    Ranks go step by step together, as under DDP, or, ``loose``, each by itself and one after another.
+    """
+    numbers = range(count)
+    turns = ((k, [one]) for one in steps for k in numbers) if loose else ((k, steps) for k in numbers)
+    sums = {}
+    for number, ranks in turns:
+        if number == dies_at:
+            run.actor.die()
+        taken = [step for one in ranks if (step := next(one, None)) is not None]
+        assert len(taken) in (0, len(ranks))
+        for step in taken:
+            train(step, trained, sums)
+        if not taken and not loose:
+            break
+    for (_, _, supervised, tokens), got in sums.items():
+        assert got == [supervised, tokens]
+
+
+def train(step, trained, sums):
+    """Take all of a rank's part of a step and add up what the step must hold over all ranks."""
+    total = sums.setdefault((step.epoch, step.index, step.supervised_tokens, step.real_tokens), [0, 0])
+    batches = list(step)
+    assert len(batches) == step.micro_batches
+    for batch in batches:
+        assert batch.plan.token_slots <= BUDGET
+        trained.append((step.epoch, batch.indices.tolist()))
+        total[0] += int((batch.labels != -100).sum())
+        total[1] += batch.plan.real_tokens
+    step.commit()
 
 
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
@@ -88,7 +99,7 @@ def test_each_example_is_trained_once_an_epoch_in_the_lineage_whatever_happens(l
 def live(folder, life):
     source = write_source(str(folder / "source"), [documents_table(life["lengths"], labels=life["labels"])])
     checkpoint, lineage, reports = None, [], 0
-    ends = [{"world": 2, "slack": None, "steps": 10**6, "lost": 0, "dies_at": -1}]
+    ends = [{"world": 2, "slack": None, "steps": 10**6, "lost": 0, "dies_at": -1, "loose": False}]
     for attempt in life["attempts"] + ends:
         micro = -(-life["recipe"]["batches_per_step"] // attempt["world"])
         ahead = None if attempt["slack"] is None else max(1, micro + attempt["slack"])
@@ -97,18 +108,13 @@ def live(folder, life):
         )
         with Attempt(recipe, source, attempt["world"], checkpoint) as run:
             steps = [iter(loader) for loader in run.loaders]
-            trained, going = [], True
-            for step in range(attempt["steps"]):
-                if step == attempt["dies_at"]:
-                    run.actor.die()
-                going = going and train_step(steps, trained)
-                if not going:
-                    break
+            trained = []
+            how = {"dies_at": attempt["dies_at"], "loose": attempt["loose"]}
+            train_steps(run, steps, attempt["steps"], trained, **how)
             reports += 1
             checkpoint = run.save(folder, f"{reports:032x}")
             lineage += trained
-            for _ in range(attempt["lost"]):  # steps after the last checkpoint are computed again
-                going = going and train_step(steps, [])
+            train_steps(run, steps, attempt["lost"], [])  # in no checkpoint: computed again
         audit = verify(checkpoint)
         assert audit.ok, audit.findings
     for epoch in range(life["epochs"]):
