@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from raypack.actors.addresses import AddressedPlans
+from raypack.actors.global_steps import GlobalSteps
 from raypack.actors.plan_block import RowMeta
 from raypack.batching.deal import AttentionCost
 from raypack.batching.options import TokenBatchOptions
@@ -17,9 +18,8 @@ def planner(count=COUNT):
 
 
 def addressed(world_size=2, epochs=2, count=COUNT):
-    return AddressedPlans(
-        planner(count), world_size=world_size, epochs=epochs, attention_cost=AttentionCost()
-    )
+    steps = GlobalSteps(planner(count), world_size=world_size, epochs=epochs, attention_cost=AttentionCost())
+    return AddressedPlans(steps)
 
 
 def rows(block):
