@@ -41,7 +41,7 @@ _HOME = {
         "select_packing_strategy",
     ),
     "raypack.source": ("ArrowSource", "open_source", "write_source"),
-    "raypack.collate": ("PackedBatch", "build_attention_mask"),
+    "raypack.collate": ("PackedBatch", "build_attention_mask", "pick_attention", "assert_isolated"),
     "raypack.data": ("prepare",),
     "raypack.report": ("verify",),
 }

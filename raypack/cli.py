@@ -64,21 +64,24 @@ def main() -> None:
     help="UTF-8 bytes, a tokenizers JSON file, or a Hugging Face folder.",
 )
 @click.option("--text-field", default="text", show_default=True, help="Field of a JSON line with the text.")
-@click.option("--max-length", type=click.IntRange(min=1), help="Tokens of an example at the most.")
+@click.option(
+    "--max-length", type=click.IntRange(min=1), help="Tokens of an example at the most.  [default: no limit]"
+)
 @click.option(
     "--oversize",
     type=click.Choice(["error", "split", "truncate", "drop"]),
     default="error",
     show_default=True,
-    help="What to do with longer documents.",
+    help="What to do with documents longer than --max-length.",
 )
 def prepare(
     inputs: tuple[str, ...], out: str, tokenizer: str, text_field: str, max_length: int | None, oversize: str
 ) -> None:
     """Tokenise text files and folders into a source.
 
-    Each line of a .jsonl or .ndjson file is a document; any other file is one. Runs on the Ray cluster of
-    RAY_ADDRESS, or on a local Ray of its own.
+    Each line of a .jsonl or .ndjson file is a document; any other file is one. Folders are walked, hidden
+    files left out. Nothing is added to a document but what the tokenizer itself adds. Runs on the Ray
+    cluster of RAY_ADDRESS, or on a local Ray of its own.
     """
     from raypack.data import prepare as run
 
@@ -148,9 +151,10 @@ def _show(source: ArrowSource) -> None:
 @click.option("--source", help="Where the source lies now; by default where the run found it.")
 @click.option("--name", help="Name of the loader, for runs with several.")
 def verify(run_dir: str, source: str | None, name: str | None) -> None:
-    """Prove from one checkpoint and the source that every example was trained exactly once.
+    """Prove that a run trained every example exactly once.
 
-    RUN_DIR is <storage_path>/<run name>, or one checkpoint in it. Exits with 1 where it is not proven.
+    Reads one checkpoint and the source, and starts no Ray. RUN_DIR is <storage_path>/<run name>, or one
+    checkpoint in it. Exits with 1 where it is not proven.
     """
     from rich.console import Console
 

@@ -45,6 +45,7 @@ def test_the_version_is_shown():
         (("in.txt", "--out", "zzz://o"), "no file system for 'zzz://o'"),
         (("in.txt", "--out", "o", "--tokenizer", "gpt2"), "'gpt2' is no file"),
         (("in.txt", "--out", "o", "--text-field", ""), "text_field must be a non-empty str"),
+        (("in.txt", "--out", "o", "--oversize", "split"), "oversize 'split' needs max_length"),
         (("x.parquet", "--out", "o"), "x.parquet is a .parquet file, which is not read"),
         (("in.txt", "in.txt", "--out", "o"), "comes twice"),
     ],
@@ -60,6 +61,17 @@ def test_bad_usage_and_bad_input_end_with_one_line_and_code_2(tmp_path, monkeypa
     assert error.startswith("Error: ")
     assert message in done.output
     assert sorted(os.listdir(tmp_path)) == ["in.txt", "x.parquet"]
+
+
+def test_verify_of_what_is_no_run_says_so_and_no_more(tmp_path):
+    folder = tmp_path / "[bold]a"
+    done = run("verify", folder)
+    assert done.exit_code == 1
+    text = "".join(done.output.splitlines())
+    assert text.startswith(str(folder)[:20])
+    assert "[bold]a must be the directory of a run" in text
+    assert text.endswith("audit: NOT proven")
+    assert "lineage" not in text
 
 
 @pytest.mark.ray

@@ -35,7 +35,7 @@ class GlobalSteps:
     def next_step(self) -> PlannedStep | None:
         """Return the next step, dealt to all ranks, or None at the end of the run."""
         planner = self._planner
-        while planner.finished:
+        while planner.finished or planner.epoch >= self._epochs:
             if planner.epoch + 1 >= self._epochs or not len(planner.lengths):
                 return None
             planner.start_epoch(planner.epoch + 1)

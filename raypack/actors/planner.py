@@ -24,7 +24,7 @@ from raypack.batching.state import TokenBatchState
 from raypack.batching.step_plan import StepCursor
 from raypack.batching.step_planner import StepPlanner
 from raypack.batching.step_state import StepPlannerState
-from raypack.source import open_source
+from raypack.source import ArrowSource, open_source
 
 PATIENCE_S = 5.0
 """How long a reader's question waits for credit before it is answered with 'ask again'."""
@@ -51,8 +51,7 @@ class PlannerSpec:
     """Steps of the epoch before the state, under the rank deal."""
 
 
-def _steps_of(spec: PlannerSpec) -> StepSource:
-    source = open_source(spec.source_path)
+def _steps_of(spec: PlannerSpec, source: ArrowSource) -> StepSource:
     if isinstance(spec.state, TokenBatchState):
         return RankSteps(spec.state, source, micros=spec.micros, steps=spec.steps, epochs=spec.epochs)
     planner = StepPlanner.from_state(spec.state, source.lengths, spec.state.options, source.supervised)
@@ -71,8 +70,12 @@ class _Rank:
     committed: int = 0
     granted: int = 0
     """The end of the furthest block granted."""
+    end: tuple[int, StepCursor] | None = None
+    """Epoch and boundary where ``committed`` ends."""
     asked: int = 0
     """Questions the rank's reader has put; 0 means that no reader ever ran."""
+    behind: AddressedPlans | None = None
+    """Plans of its own, where the node's were dropped before the rank was heard of."""
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -80,11 +83,16 @@ class NodePlanner:
     """Answers the readers of one node; run as an async Ray actor, see `start_planner`."""
 
     def __init__(self, spec: PlannerSpec) -> None:
+        self._spec = spec
         self._ahead = spec.ahead
         self._ranks_here = spec.ranks_here
         self._left: set[int] = set()
-        self._plans = AddressedPlans(_steps_of(spec))
+        self._source = open_source(spec.source_path)
+        self._plans = self._from_start()
         self._ranks: dict[int, _Rank] = {}
+
+    def _from_start(self) -> AddressedPlans:
+        return AddressedPlans(_steps_of(self._spec, self._source))
 
     def _rank(self, rank: int) -> _Rank:
         return self._ranks.setdefault(rank, _Rank())
@@ -111,9 +119,24 @@ class NodePlanner:
                 return None
         if rank in self._left:
             return self._plans.block(rank, first, 0)
-        block = self._plans.block(rank, first, count)
+        block = self._plans_for(side, first).block(rank, first, count)
         side.granted = max(side.granted, first + len(block))
         return block
+
+    def _plans_for(self, side: _Rank, first: int) -> AddressedPlans:
+        """Return plans that still hold what the rank needs from ``first`` on.
+
+        Where ranks do not step together, one may be far ahead before this actor, or the one that it
+        replaces, hears of another. What was dropped is then planned again from where the other stands.
+        """
+        if self._plans.floor <= max(first, side.committed):
+            side.behind = None
+            return self._plans
+        if side.behind is None:
+            side.behind = self._from_start()
+            if side.end is not None:
+                side.behind.move_to(side.committed, *side.end)
+        return side.behind
 
     async def advance(self, rank: int, committed: int, epoch: int, cursor: StepCursor) -> None:
         """Learn that a rank has committed all micro-batches below ``committed``, up to ``cursor``.
@@ -122,10 +145,12 @@ class NodePlanner:
         """
         side = self._rank(rank)
         if committed > side.committed:
-            side.committed = committed
+            side.committed, side.end = committed, (epoch, cursor)
             side.moved.set()
-        lowest = min(other.committed for other in self._ranks.values())
-        if lowest == committed:
+            if side.behind is not None:
+                side.behind.move_to(committed, epoch, cursor)
+        staying = [other.committed for r, other in self._ranks.items() if r not in self._left]
+        if min(staying, default=committed) == committed:
             self._plans.move_to(committed, epoch, cursor)
 
     async def status(self, rank: int) -> dict[str, int]:

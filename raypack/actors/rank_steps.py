@@ -51,7 +51,7 @@ class RankSteps:
     def next_step(self) -> PlannedStep | None:
         """Return the rank's next step, or None at the end of the run."""
         sampler = self._sampler
-        while not (plans := sampler.plans(0, self._micros)):
+        while sampler.sampler.epoch >= self._epochs or not (plans := sampler.plans(0, self._micros)):
             if sampler.sampler.epoch + 1 >= self._epochs:
                 return None
             sampler.start_epoch(sampler.sampler.epoch + 1)

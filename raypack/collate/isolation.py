@@ -54,8 +54,17 @@ def assert_isolated(
     Raises:
         IsolationError: logits differ; the message names the documents, from 0.
         BatchError: the batch has no document, or the logits are no (rows, tokens, V).
-        TypeError: the model is neither.
+        TypeError: the model is neither, or ``batch`` or ``export`` is of a wrong type.
     """
+    if not isinstance(batch, PackedBatch):
+        raise TypeError(
+            f"batch must be a PackedBatch, got {type_name(batch)}: give the batch itself, it is exported here"
+        )
+    if isinstance(getattr(export, "__self__", None), PackedBatch):
+        raise TypeError(
+            "export must take a batch, got a method of one batch: give PackedBatch.for_hf_flash, say, "
+            "not batch.for_hf_flash"
+        )
     if batch.num_documents == 0:
         raise BatchError("batch must hold a document, got an empty plan")
     together, alone = _callers(model, export)

@@ -112,7 +112,8 @@ def _text_of(piece: Piece, number: int, line: bytes, text_field: str) -> str:
         raise DocumentFault(
             piece,
             number,
-            f"field {text_field!r} is missing (there are {shown(sorted(record))}); choose another",
+            f"field {text_field!r} is missing (there are {shown(sorted(record))}); "
+            "name the one with the text by text_field",
         )
     text = record[text_field]
     if not isinstance(text, str):

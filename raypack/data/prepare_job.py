@@ -55,7 +55,8 @@ def prepare(
             ``hf:`` and the path of a Hugging Face folder; or a `TextTokenizer` of your own.
         text_field: The field of a JSON line that holds the text.
         max_length: Tokens of an example at the most; None for no limit.
-        oversize: What happens to a longer document: ``error``, ``split``, ``truncate`` or ``drop``.
+        oversize: What happens to a longer document: ``error``, ``split``, ``truncate`` or ``drop``; all
+            but the first need ``max_length``.
         chunk_bytes: Bytes of input that one task reads, about; shards follow it.
         progress: Called after each chunk with the counts so far and the bytes of the whole input.
 

@@ -23,7 +23,7 @@ class PrepareOptions:
     Attributes:
         text_field: The field of a JSON line that holds the text.
         max_length: Tokens of an example at the most; None for no limit.
-        oversize: What happens to a longer document: one of `OVERSIZE`.
+        oversize: What happens to a longer document: one of `OVERSIZE`; all but ``error`` need a limit.
         chunk_bytes: Bytes of input that one task reads, about.
     """
 
@@ -39,6 +39,10 @@ class PrepareOptions:
             "max_length", self.max_length, minimum=1, maximum=_MAXIMUM_LENGTH, error=PrepareError
         )
         object.__setattr__(self, "max_length", limit)
+        if limit is None and self.oversize != "error":
+            raise PrepareError(
+                f"oversize {self.oversize!r} needs max_length, the most tokens of an example; give it too"
+            )
         chunk = integer("chunk_bytes", self.chunk_bytes, minimum=1, error=PrepareError)
         object.__setattr__(self, "chunk_bytes", chunk)
 

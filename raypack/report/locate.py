@@ -6,8 +6,10 @@ import json
 import os
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 
+from raypack.arguments import shown
 from raypack.errors import CheckpointError
 from raypack.train.checkpoint_files import FOLDER
 
@@ -15,12 +17,21 @@ _SNAPSHOT = "checkpoint_manager_snapshot.json"
 
 
 def open_path(path: str | os.PathLike[str]) -> tuple[pafs.FileSystem, str]:
-    """Return the pyarrow filesystem of a path or URI, and the path on it."""
+    """Return the pyarrow filesystem of a path or URI, and the path on it.
+
+    Raises:
+        CheckpointError: ``path`` is empty, or a URI of no known file system.
+    """
     text = os.fspath(path)
-    if "://" in text:
+    if not text or "\0" in text:
+        raise CheckpointError(f"the run must be a path or a URI, got {shown(text)}")
+    if "://" not in text:
+        return pafs.LocalFileSystem(), str(Path(text).absolute())
+    try:
         filesystem, inner = pafs.FileSystem.from_uri(text)
-        return filesystem, inner.rstrip("/")
-    return pafs.LocalFileSystem(), str(Path(text).absolute())
+    except pa.ArrowInvalid as error:
+        raise CheckpointError(f"the run must be a path or a URI: {error}") from error
+    return filesystem, inner.rstrip("/")
 
 
 def last_checkpoint(filesystem: pafs.FileSystem, path: str) -> str:

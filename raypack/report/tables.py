@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from raypack.report.audit import Audit
 
@@ -26,8 +27,10 @@ def audit_table(audit: Audit) -> RenderableType:
             *(f"{number:,}" for number in numbers), f"{epoch.fill:.1%}", _word(epoch.complete, epoch.findings)
         )
     verdict = "[bold green]every example exactly once[/]" if audit.ok else "[bold red]NOT proven[/]"
-    lines = [f"checkpoint {audit.checkpoint}", *audit.findings, f"audit: {verdict}"]
-    return Group(lineage, epochs, *lines)
+    tables = [table for table in (lineage, epochs) if table.rows]
+    read = [f"checkpoint {audit.checkpoint}"] if audit.checkpoint else []
+    # As Text: brackets of a path or a finding are no markup.
+    return Group(*tables, *map(Text, (*read, *audit.findings)), f"audit: {verdict}")
 
 
 def _word(complete: bool, findings: tuple[str, ...]) -> str:

@@ -69,15 +69,21 @@ def locate(path: str | os.PathLike[str]) -> Location:
         raise SourceError("path must be a non-empty str, got ''; name a folder")
     match = _SCHEME.match(text)
     if match is None:
-        return _local(os.path.expanduser(text))
+        return _local(text)
     if match.group(1).lower() == "file" and match.group(2) == "://":
         return _local(_path_of_file_uri(text))
     return _remote(text, match.group(1).lower())
 
 
+def absolute(path: str | os.PathLike[str]) -> str:
+    """Return a local path made absolute, so that it means the same in every process; a URI as it is."""
+    text = os.fspath(path)
+    return text if not text or _SCHEME.match(text) else os.path.abspath(os.path.expanduser(text))
+
+
 def _local(path: str) -> Location:
-    absolute = os.path.abspath(path)
-    return Location(absolute, LocalFileSystem(), absolute, True)
+    whole = absolute(path)
+    return Location(whole, LocalFileSystem(), whole, True)
 
 
 def _path_of_file_uri(uri: str) -> str:

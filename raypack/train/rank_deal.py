@@ -69,7 +69,7 @@ class RankDeal:
         Raises:
             StreamError: The stream gives another step than comes next.
         """
-        while True:
+        while self.epoch < self._epochs:
             row = rows.peek()
             own = None if row is None or row.meta.epoch != self.epoch else row.meta
             mine = [0, 0, 0, 0]
@@ -82,6 +82,8 @@ class RankDeal:
                 return None
             self._sampler.start_epoch(self.epoch + 1)
             self._steps = 0
+        else:
+            return None  # the run now has fewer epochs than it has begun
         end = self.cursor.position
         if own is not None:
             if (own.step, own.micro) != (self._steps, 0):

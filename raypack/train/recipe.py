@@ -13,6 +13,7 @@ from raypack.batching.step_state import PACKINGS, SHUFFLES
 from raypack.data.stream import BACKENDS
 from raypack.errors import SamplerError
 from raypack.source import ArrowSource
+from raypack.source.location import absolute
 
 _BLOCK_TOKENS = 1 << 19
 _BLOCK_ROWS = 32
@@ -80,6 +81,8 @@ class PackedData:
     def __post_init__(self) -> None:
         if not isinstance(self.source, (str, Path, ArrowSource)):
             raise TypeError(f"source must be a path or an ArrowSource, got {type(self.source).__name__}")
+        if not isinstance(self.source, ArrowSource):  # workers have another working directory
+            object.__setattr__(self, "source", absolute(self.source))
         self.options  # noqa: B018  checks the budget
         self.cost  # noqa: B018
         choice("deal", self.deal, ("global", "rank"))

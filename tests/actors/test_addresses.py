@@ -115,3 +115,11 @@ def test_a_late_commit_changes_nothing():
     before = rows(plans.block(0, 9, 10))
     plans.move_to(3, 0, StepCursor(1, 5, 0))
     assert rows(plans.block(0, 9, 10)) == before
+
+
+def test_a_run_that_now_has_fewer_epochs_than_it_has_begun_ends_at_once():
+    later = planner()
+    later.start_epoch(1)
+    later.commit(3)
+    plans = AddressedPlans(GlobalSteps(later, world_size=2, epochs=1, attention_cost=AttentionCost()))
+    assert len(plans.block(0, 0, 5)) == 0

@@ -154,3 +154,15 @@ def test_what_cannot_be_compared_is_refused():
         assert_isolated(lambda batch: {}, packed())
     with pytest.raises(BatchError, match="logits must be of the batch's"):
         assert_isolated(lambda batch: torch.zeros(1, 2, 3), packed())
+
+
+@pytest.mark.parametrize(
+    ("batch", "export", "message"),
+    [
+        (packed().for_hf_sdpa(), None, "batch must be a PackedBatch, got dict: give the batch itself"),
+        (packed(), packed().for_hf_sdpa, "export must take a batch, got a method of one batch"),
+    ],
+)
+def test_an_exported_batch_and_a_bound_exporter_are_refused_with_what_to_give(batch, export, message):
+    with pytest.raises(TypeError, match=message):
+        assert_isolated(tiny_model("Llama", "sdpa"), batch, export=export)

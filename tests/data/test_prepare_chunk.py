@@ -88,8 +88,13 @@ def test_error_names_file_line_length_and_remedies(tmp_path):
 
 
 def test_without_max_length_nothing_is_oversize(tmp_path):
-    for policy in ("error", "split", "truncate", "drop"):
-        assert texts_of(tmp_path, run(tmp_path, ["abcdefg"], oversize=policy)) == ["abcdefg"]
+    assert texts_of(tmp_path, run(tmp_path, ["abcdefg"])) == ["abcdefg"]
+
+
+@pytest.mark.parametrize("policy", ["split", "truncate", "drop"])
+def test_a_policy_that_would_do_nothing_is_refused(policy):
+    with pytest.raises(PrepareError, match=f"oversize '{policy}' needs max_length"):
+        PrepareOptions(oversize=policy)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

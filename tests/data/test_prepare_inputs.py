@@ -121,7 +121,7 @@ def test_windows_line_ends_a_byte_order_mark_and_unicode_line_ends_are_understoo
         (b"nonsense", "invalid JSON"),
         (b"[" * 100_000, "invalid JSON"),
         (b'"text"', "a line must be a JSON object, got str"),
-        (b'{"body": "x"}', "field 'text' is missing"),
+        (b'{"body": "x"}', "there are ['body']); name the one with the text by text_field"),
         (b'{"text": null}', "field 'text' must be a string, got NoneType"),
         (b'{"text": ["x"]}', "field 'text' must be a string, got list"),
         (b'{"text": "\xff"}', r"invalid UTF-8 (byte 0xff)"),

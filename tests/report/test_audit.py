@@ -121,3 +121,10 @@ def test_what_is_no_run_is_a_finding(tmp_path, content):
     audit = verify(tmp_path)
     assert not audit.ok
     assert audit.checkpoint == ""
+
+
+@pytest.mark.parametrize("path", ["zzz://x/y", "s3://%%%", "", "a\0b"])
+def test_what_is_no_path_is_a_finding(path):
+    audit = verify(path)
+    assert not audit.ok
+    assert "the run must be a path or a URI" in audit.findings[0]

@@ -1,4 +1,5 @@
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +41,18 @@ def test_bad_arguments_are_named(arguments, error, message):
 def test_a_recipe_travels_to_workers_as_it_is():
     one = recipe(attention_cost=(5, 1))
     assert pickle.loads(pickle.dumps(one)) == one
+
+
+@pytest.mark.parametrize("path", ["corpus", Path("corpus"), "./x/../corpus"])
+def test_a_relative_source_means_the_same_in_a_worker_elsewhere(tmp_path, monkeypatch, path):
+    monkeypatch.chdir(tmp_path)
+    sent = pickle.dumps(recipe(source=path))
+    monkeypatch.chdir("/")
+    assert pickle.loads(sent).source_path == str(tmp_path / "corpus")
+
+
+def test_the_uri_of_a_source_stays_as_it_is():
+    assert recipe(source="s3://bucket/corpus").source_path == "s3://bucket/corpus"
 
 
 def test_tokens_per_step_are_rounded_up_to_whole_batches():
