@@ -141,6 +141,8 @@ def _show(source: ArrowSource) -> None:
     table.add_column(justify="right")
     for name, label in _COUNTS.items():
         table.add_row(label, f"{source.manifest.counts[name]:,}")
+    longest = source.manifest.longest
+    table.add_row("longest example, tokens", f"{longest.length if longest is not None else 0:,}")
     Console().print(table)
     click.echo(f"source       {source.path}")
     click.echo(f"fingerprint  {source.fingerprint}")

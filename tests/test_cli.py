@@ -107,6 +107,7 @@ def test_the_command_prepares_a_source_and_prints_the_counts(tmp_path):
         "too long, dropped": 0,
         "examples written": 2,
         "tokens written": 6,
+        "longest example, tokens": 4,
     }
     assert source.fingerprint in done.stdout
     assert str(tmp_path / "out") in done.stdout

@@ -6,6 +6,7 @@ Ray Train's own collectives wait without end and gather nothing; a meeting has a
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,10 @@ import ray
 from raypack.actors.ending import end_soon
 from raypack.errors import LoaderError
 
+logger = logging.getLogger(__name__)
+
 _GRACE_S = 30.0
+_REMIND_S = 60.0
 
 
 @dataclass(slots=True)
@@ -93,6 +97,10 @@ def meet(actor: Any, topic: str, rank: int, word: Any, *, timeout_s: float, what
         LoaderError: Ranks did not come in time; they are named.
     """
     call = actor.meet.remote(topic, rank, word, timeout_s)
+    if timeout_s > _REMIND_S and not ray.wait([call], timeout=_REMIND_S)[0]:
+        logger.warning(
+            "rank %d still waits in %s, which every rank must call; it ends after %g s", rank, what, timeout_s
+        )
     words, missing = ray.get(call, timeout=timeout_s + _GRACE_S)
     if missing:
         ranks = ", ".join(map(str, missing))

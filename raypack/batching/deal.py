@@ -51,7 +51,7 @@ class AttentionCost:
 
 
 def deal_batches(costs: Sequence[int], world_size: int) -> list[list[int]]:
-    """Deal batches to ranks so that counts are equal up to rounding and costs are balanced.
+    """Deal batches to ranks so that costs are balanced and no rank has more than its share.
 
     Args:
         costs: The cost of each batch of the step, shape (batches,).
@@ -67,12 +67,12 @@ def deal_batches(costs: Sequence[int], world_size: int) -> list[list[int]]:
     world_size = integer("world_size", world_size, minimum=1)
     capacity = -(-len(costs) // world_size)
     ranks: list[list[int]] = [[] for _ in range(world_size)]
-    loads = [(0, rank) for rank in range(min(world_size, len(costs)))]
+    loads = [(0, 0, rank) for rank in range(min(world_size, len(costs)))]
     for position in sorted(range(len(costs)), key=lambda p: (-costs[p], p)):
-        load, rank = heapq.heappop(loads)
+        load, count, rank = heapq.heappop(loads)
         ranks[rank].append(position)
-        if len(ranks[rank]) < capacity:
-            heapq.heappush(loads, (load + costs[position], rank))
+        if count + 1 < capacity:
+            heapq.heappush(loads, (load + costs[position], count + 1, rank))
     return [sorted(positions) for positions in ranks]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -78,10 +79,30 @@ def dataset_blocks(spec: ReadSpec, node_id: str) -> Iterator[list[StreamRow]]:
     context.execution_options.preserve_order = True
     context.target_max_block_size = 1  # each table of one row is a block of its own
     context.enable_progress_bars = False
-    batches = dataset.iter_torch_batches(
-        batch_size=None, collate_fn=BlockCollate(), prefetch_batches=1, device="cpu"
+    batches = iter(
+        dataset.iter_torch_batches(
+            batch_size=None,
+            collate_fn=BlockCollate(),
+            prefetch_batches=0,  # with more, a block is held back until the next is there: that needs credit
+            device="cpu",
+        )
     )
-    yield from batches
+    prefetcher = None
+    try:
+        for rows in batches:
+            prefetcher = prefetcher or _prefetcher_of(batches)
+            yield rows
+    finally:
+        batches.close()
+        if prefetcher is not None:
+            prefetcher.stop()
+
+
+def _prefetcher_of(batches: Any) -> Any:
+    """Return what Ray Data 2.60 starts a thread for and does not stop itself, or None where it changed."""
+    if not inspect.isgenerator(batches):
+        return None
+    return getattr(inspect.getgeneratorlocals(batches).get("batch_iterator"), "_prefetcher", None)
 
 
 class _OwnLines(logging.Filter):

@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import TracebackType
 
 from raypack.data.blocks import StreamRow, decode_block
@@ -82,14 +83,13 @@ class Stream:
     def _take(self) -> list[StreamRow] | None:
         began = time.monotonic()
         while True:
-            try:
+            with suppress(queue.Empty):
                 item = self._blocks.get(timeout=_WAIT_S)
-            except queue.Empty:
-                self._on_wait(time.monotonic() - began)
-                continue
-            if isinstance(item, BaseException):
-                raise item
-            return item
+                break
+            self._on_wait(time.monotonic() - began)
+        if isinstance(item, BaseException):
+            raise item
+        return item
 
     def _feed(self, source: Iterator[list[StreamRow]]) -> None:
         try:

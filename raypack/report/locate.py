@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -14,6 +16,7 @@ from raypack.errors import CheckpointError
 from raypack.train.checkpoint_files import FOLDER
 
 _SNAPSHOT = "checkpoint_manager_snapshot.json"
+_WAITS_S = (0.1, 0.3, 0.0)
 
 
 def open_path(path: str | os.PathLike[str]) -> tuple[pafs.FileSystem, str]:
@@ -50,13 +53,23 @@ def last_checkpoint(filesystem: pafs.FileSystem, path: str) -> str:
             f"{path} must be the directory of a run (it has no {_SNAPSHOT}) or of a checkpoint (it has no "
             f"{FOLDER}/ folder): give <storage_path>/<run name>"
         )
-    with filesystem.open_input_stream(snapshot) as stream:
-        data = stream.read()
     try:
-        latest = json.loads(data)["latest_checkpoint_result"]
+        latest = _content(filesystem, snapshot)["latest_checkpoint_result"]
         name = None if latest is None else latest["checkpoint_dir_name"]
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{snapshot} is not Ray Train's list of checkpoints: {error!r}") from error
     if not isinstance(name, str):
         raise CheckpointError(f"{path} has no registered checkpoint yet: the run reported none")
     return f"{path}/{name}"
+
+
+def _content(filesystem: pafs.FileSystem, snapshot: str) -> Any:
+    """Read the list; once more where it is cut short, since a run in progress writes it in place."""
+    for wait in _WAITS_S:
+        with filesystem.open_input_stream(snapshot) as stream:
+            data = stream.read()
+        try:
+            return json.loads(data)
+        except ValueError:
+            time.sleep(wait)
+    return json.loads(data)

@@ -45,9 +45,9 @@ def read_state(filesystem: pafs.FileSystem, path: str, name: str | None = None) 
         CheckpointError: A file is missing, extra, cut short, edited, stale or foreign; it is named.
     """
     folder = "/".join([path.rstrip("/"), FOLDER, *([name] if name else [])])
-    present = _present(filesystem, folder, path)
+    present = _present(filesystem, folder, path, name)
     if MANIFEST not in present:
-        raise CheckpointError(f"{folder}/{MANIFEST} is missing: the checkpoint is incomplete")
+        raise CheckpointError(f"{folder}/{MANIFEST} is missing: {_others(filesystem, path, name)}")
     manifest_file = f"{folder}/{MANIFEST}"
     manifest = _named(manifest_file, lambda: _manifest(_read(filesystem, manifest_file)))
     _check_name(path, manifest, manifest_file)
@@ -70,14 +70,27 @@ def read_state(filesystem: pafs.FileSystem, path: str, name: str | None = None) 
     return _named(f"{folder}/{STATE}", lambda: _state(values, ranks, manifest))
 
 
-def _present(filesystem: pafs.FileSystem, folder: str, path: str) -> list[str]:
+def _present(filesystem: pafs.FileSystem, folder: str, path: str, name: str | None) -> list[str]:
     infos = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
     if not infos:
-        raise CheckpointError(
-            f"{folder} is missing: the checkpoint {path} holds no state of raypack; report with "
-            "raypack.train.report, or begin under another run name"
-        )
+        raise CheckpointError(f"{folder} is missing: {_others(filesystem, path, name)}")
     return [info.base_name for info in infos if info.type == pafs.FileType.File]
+
+
+def _others(filesystem: pafs.FileSystem, path: str, name: str | None) -> str:
+    """Say what there is in a checkpoint in place of the loader that was asked for."""
+    infos = filesystem.get_file_info(pafs.FileSelector(f"{path.rstrip('/')}/{FOLDER}", allow_not_found=True))
+    names = sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
+    if names and name not in names:
+        return f"the checkpoint holds the loaders {', '.join(map(repr, names))}; give the name of one"
+    if any(info.base_name == MANIFEST for info in infos):
+        return "the checkpoint holds a loader without a name; give none"
+    if infos:
+        return "the checkpoint is incomplete"
+    return (
+        f"the checkpoint {path} holds no state of raypack; report with raypack.train.report, or begin under "
+        "another run name"
+    )
 
 
 def _named(file: str, check: Callable[[], _Value]) -> _Value:

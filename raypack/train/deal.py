@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from raypack.batching.step_plan import StepCursor
 from raypack.data.blocks import StreamRow
+from raypack.errors import StreamError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,11 @@ class Deal(Protocol):
         """The boundary after the last committed step."""
 
     def begin(self, rows: Rows) -> StepFacts | None:
-        """Return the next step, or None at the end of the run."""
+        """Return the next step, or None at the end of the run.
+
+        Raises:
+            StreamError: The stream gives another step than comes next, or ended before the run.
+        """
 
     def commit(self, facts: StepFacts) -> None:
         """Move over a step that was trained."""
@@ -78,3 +83,11 @@ class Deal(Protocol):
 
     def own(self) -> dict[str, Any] | None:
         """Return what a checkpoint keeps of each rank, or None where ranks have nothing of their own."""
+
+
+def ended_early(epoch: int, steps: int) -> StreamError:
+    """Return the error for a stream that ends before the run, such as after an error that was caught."""
+    return StreamError(
+        f"the stream has ended after {steps} steps of epoch {epoch}, but the run has not: an error that it "
+        "raised must end the train function, so that Ray Train begins again from the checkpoint"
+    )

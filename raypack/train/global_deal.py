@@ -7,7 +7,7 @@ from typing import Any
 from raypack.batching.step_plan import StepCursor
 from raypack.batching.step_planner import StepPlanner
 from raypack.errors import StreamError
-from raypack.train.deal import Rows, StepFacts
+from raypack.train.deal import Rows, StepFacts, ended_early
 
 
 class GlobalDeal:
@@ -15,8 +15,9 @@ class GlobalDeal:
 
     kind = "global"
 
-    def __init__(self, planner: StepPlanner) -> None:
+    def __init__(self, planner: StepPlanner, epochs: int) -> None:
         self._planner = planner
+        self._epochs = epochs
 
     @property
     def epoch(self) -> int:
@@ -32,12 +33,15 @@ class GlobalDeal:
         """Return the next step, or None at the end of the run.
 
         Raises:
-            StreamError: The stream gives another step than comes next.
+            StreamError: The stream gives another step than comes next, or ended before the run.
         """
-        row = rows.peek()
+        row, planner = rows.peek(), self._planner
         if row is None:
+            ended = planner.epoch >= self._epochs or (planner.finished and planner.epoch + 1 == self._epochs)
+            if len(planner.lengths) and not ended:
+                raise ended_early(planner.epoch, planner.cursor.steps)
             return None
-        meta, planner = row.meta, self._planner
+        meta = row.meta
         if planner.finished and meta.epoch == planner.epoch + 1:
             planner.start_epoch(meta.epoch)
         expected = (planner.epoch, planner.cursor.steps, 0)

@@ -54,7 +54,7 @@ class PackedLoader:
         self._node_planner, self._meeting, self._device = node_planner, meeting, device
         self._pace = pace
         self._told = 0
-        self._first_step = ledger.steps
+        self._first_step = self._reported = ledger.steps
         self._committed_batches = 0
         self._tokens_here = 0
         self._trained: dict[int, EpochEntry] = {}
@@ -96,6 +96,15 @@ class PackedLoader:
         return sum(entry.receipt.tokens for entry in self._ledger.epochs) + self._tokens_here
 
     @property
+    def progress(self) -> float:
+        """Part of the run's tokens that is committed, 0.0 to 1.0, through all epochs and attempts.
+
+        The same on every rank and at any world size: what a learning-rate schedule can follow.
+        """
+        tokens = self._source.manifest.tokens * self._recipe.epochs
+        return self.tokens_done / tokens if tokens else 1.0
+
+    @property
     def _steps_here(self) -> int:
         return sum(entry.steps for entry in self._trained.values())
 
@@ -106,6 +115,7 @@ class PackedLoader:
         if self._stream is None:
             self._start_stream()
         while True:
+            self._check_open("iterated")
             self._require_commit("the next step was asked for")
             facts = self._deal.begin(self._rows)
             if facts is None:
@@ -178,6 +188,7 @@ class PackedLoader:
         """
         self._check_open("reported")
         self._require_commit("report was called")
+        self._reported = self.steps_done
         return {
             "step": self.steps_done,
             "digest": digest_of([self._deal.shared(), self._ledger.to_dict()]),
@@ -242,6 +253,13 @@ class PackedLoader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        lost = self.steps_done - self._reported
+        if kind is None and lost and self._place.rank == 0:
+            logger.warning(
+                "%d steps after the last report are in no checkpoint; call raypack.train.report after the "
+                "loop too, inside of the 'with' block",
+                lost,
+            )
         self.close()
 
 

@@ -16,7 +16,7 @@ from raypack.actors.rank_steps import commit_examples
 from raypack.batching.sampler import StatefulTokenBatchSampler
 from raypack.batching.step_plan import StepCursor
 from raypack.errors import StreamError
-from raypack.train.deal import Rows, StepFacts
+from raypack.train.deal import Rows, StepFacts, ended_early
 
 Agree = Callable[[list[int]], list[int]]
 """Adds integers up over all ranks; every rank calls it once a step."""
@@ -67,12 +67,14 @@ class RankDeal:
         """Return the next step that all ranks train together, or None at the end of the run.
 
         Raises:
-            StreamError: The stream gives another step than comes next.
+            StreamError: The stream gives another step than comes next, or ended before the run.
         """
         while self.epoch < self._epochs:
             row = rows.peek()
             own = None if row is None or row.meta.epoch != self.epoch else row.meta
             mine = [0, 0, 0, 0]
+            if own is None and self._sampler.sampler.remaining:
+                raise ended_early(self.epoch, self._steps)
             if own is not None:
                 mine = [1, own.step_batches, own.step_tokens, own.step_supervised]
             active, batches, tokens, supervised = self._agree(mine)

@@ -54,7 +54,7 @@ class PackedData:
         seed: Seed of the order; None is source order.
         epochs: Epochs of the run.
         ahead: Micro-batches that a rank's stream may be ahead of what it has committed; None takes
-            four blocks and at least two steps.
+            four blocks and at least two steps; less than one step is raised to one.
         backend: ``ray_data``, or ``direct``: a thread in the train process, without Ray Data.
 
     Raises:
@@ -133,17 +133,12 @@ class PackedData:
 
         A rank must be able to receive a whole step before it commits, so ``ahead`` covers a step, the
         block that its last micro-batch lies in, and the commits that the planner was not told of yet.
-
-        Raises:
-            SamplerError: ``ahead`` is smaller than a step.
+        One that is smaller than a step is raised to it: a run that loses workers has longer steps, and
+        must go on.
         """
         rows = max(1, min(_BLOCK_ROWS, _BLOCK_TOKENS // self.maximum_tokens))
         if self.ahead is None:
             return Pace(rows, max(_BLOCKS_AHEAD * rows, 2 * micro_batches + 2 * rows), max(1, rows // 2))
-        if self.ahead < micro_batches:
-            raise SamplerError(
-                f"ahead must cover a step, {micro_batches} micro-batches a rank at this world size; "
-                f"got {self.ahead}: raise it, or leave it None"
-            )
-        rows = min(rows, self.ahead - micro_batches + 1)
-        return Pace(rows, self.ahead, min(max(1, rows // 2), self.ahead - micro_batches - rows + 2))
+        ahead = max(self.ahead, micro_batches)
+        rows = min(rows, ahead - micro_batches + 1)
+        return Pace(rows, ahead, min(max(1, rows // 2), ahead - micro_batches - rows + 2))

@@ -15,6 +15,7 @@ import ray.train
 from ray.train import Checkpoint
 
 from raypack.actors.meeting import meet
+from raypack.arguments import type_name
 from raypack.errors import LoaderError
 from raypack.train.checkpoint_files import (
     FOLDER,
@@ -52,10 +53,12 @@ def report(
     """
     loaders = _by_name(loader)
     _check_json(metrics)
+    if save is not None and not callable(save):
+        raise TypeError(f"save must be a function of a directory, got {type_name(save)}")
     first = next(iter(loaders.values()))
     place = first.place
-    count = _reports[place.group] = _reports.get(place.group, 0) + 1
     words = {name: one.word() for name, one in loaders.items()}
+    count = _reports[place.group] = _reports.get(place.group, 0) + 1  # what was refused here is no report
     word = {"nonce": uuid.uuid4().hex, "words": words}
 
     def met(topic: str, mine: Any) -> list[Any]:
@@ -94,18 +97,20 @@ def _by_name(loader: PackedLoader | Mapping[str, PackedLoader]) -> dict[str | No
         if one.name != name:
             raise LoaderError(f"loader {name!r} must be opened with get_loader(..., name={name!r})")
     by_name: dict[str | None, PackedLoader] = {}
-    by_name.update(loader)
+    by_name.update(sorted(loader.items(), key=lambda item: str(item[0])))  # ranks meet at the first
     return by_name
 
 
 def _check_json(metrics: Mapping[str, Any]) -> None:
+    if not isinstance(metrics, Mapping):
+        raise TypeError(f"metrics must be a dict, got {type_name(metrics)}")
     for key, value in metrics.items():
         try:
             json.dumps({key: value})
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError):  # json's own traceback would push the loop's out of Ray's short one
             raise LoaderError(
                 f"metrics[{key!r}] must be a JSON value, got {type(value).__name__}: use .item() or float()"
-            ) from error
+            ) from None
 
 
 def _check_agreement(ranks: list[dict[str | None, dict[str, Any]]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import ray.train.torch
@@ -56,7 +56,7 @@ def get_loader(
     meeting = start_meeting(place.world_size, name=place.actor_name("meeting", label))
     restored = _read_checkpoint(name) if place.rank == 0 else None
     restored = _agree(meeting, place, source, recipe, restored)
-    _check_restored(recipe, source, restored)
+    _check_restored(recipe, source, place, restored)
     start = rank_start if recipe.deal == "rank" else global_start
     deal, spec, pace = start(recipe, source, place, restored, torch_device)
     whose = f"rank:{place.rank}" if recipe.deal == "rank" else place.node_id
@@ -105,22 +105,23 @@ def _agree(
     meeting: Any, place: Place, source: ArrowSource, recipe: PackedData, restored: RunState | None
 ) -> RunState | None:
     """Share rank 0's state, and make sure that all ranks see one source and hold one recipe."""
-    word = {"fingerprint": source.fingerprint, "recipe": replace(recipe, source=recipe.source_path)}
+    recipe = replace(recipe, source=recipe.source_path)
+    word = {"fingerprint": source.fingerprint, **{f.name: getattr(recipe, f.name) for f in fields(recipe)}}
     if place.rank == 0:
         word["restored"] = restored
     words = meet(meeting, "start", place.rank, word, timeout_s=_START_TIMEOUT_S, what="get_loader")
     for rank, other in enumerate(words):
-        for what in ("fingerprint", "recipe"):
-            if other[what] != words[0][what]:
+        for what, value in other.items():
+            if what != "restored" and value != words[0][what]:
                 raise LoaderError(
-                    f"rank {rank} has another {what} than rank 0: {shown(other[what])}, not "
+                    f"rank {rank} has another {what} than rank 0: {shown(value)}, not "
                     f"{shown(words[0][what])}; every rank must open the same source with the same recipe"
                 )
     state: RunState | None = words[0]["restored"]
     return state
 
 
-def _check_restored(recipe: PackedData, source: ArrowSource, restored: RunState | None) -> None:
+def _check_restored(recipe: PackedData, source: ArrowSource, place: Place, restored: RunState | None) -> None:
     """Refuse to go on with another source, or with a recipe that would plan otherwise."""
     if restored is None:
         return
@@ -131,18 +132,21 @@ def _check_restored(recipe: PackedData, source: ArrowSource, restored: RunState 
             f"{describe_change(restored.source, source)}; give the run another name to begin anew"
         )
     size = recipe.step_batches
+    names = ("packing", "seed", "shuffle", "batches_per_step")
+    began = {"deal": restored.deal, **plan.options.to_dict(), **{name: getattr(plan, name) for name in names}}
     present = {
-        "deal": (restored.deal, recipe.deal),
-        "options": (plan.options, recipe.options),
-        "packing": (plan.packing, recipe.packing),
-        "seed": (plan.seed, recipe.seed),
-        "shuffle": (plan.shuffle, recipe.order),
-        "batches_per_step": (plan.batches_per_step, plan.batches_per_step if size is None else size),
+        "deal": recipe.deal,
+        **recipe.options.to_dict(),
+        "packing": recipe.packing,
+        "seed": recipe.seed,
+        "shuffle": recipe.order,
+        "batches_per_step": plan.batches_per_step if size is None else size,
     }
-    for what, (recorded, value) in present.items():
-        if value != recorded:
+    for what, value in present.items():
+        if value != began[what]:
             raise CheckpointError(
-                f"{what} must stay {shown(recorded)}, what this run began with; got {shown(value)}: give "
-                "the run another name to begin anew"
+                f"{what} must stay {shown(began[what])}, what this run began with; got {shown(value)}: "
+                "give the run another name to begin anew"
             )
-    logger.info("resuming at step %d", restored.step)
+    if place.rank == 0:
+        logger.info("resuming at step %d on %d workers", restored.step, place.world_size)

@@ -51,7 +51,7 @@ def global_start(
         ranks_here=place.ranks_here,
         attention_cost=recipe.cost,
     )
-    return GlobalDeal(planner), spec, pace
+    return GlobalDeal(planner, recipe.epochs), spec, pace
 
 
 def rank_start(

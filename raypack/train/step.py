@@ -5,12 +5,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from raypack.actors.plan_block import RowMeta
+from raypack.arguments import type_name
 from raypack.batching.plan import TokenBatchPlan
 from raypack.collate import PackedBatch
 from raypack.collate.loss import next_token_loss_sum
@@ -113,12 +114,25 @@ class Step:
     def __iter__(self) -> Iterator[PackedBatch]:
         if self._committed:
             raise LoaderError(f"step {self.index} is committed: its micro-batches are gone")
+        if len(self._taken) == self.micro_batches:
+            raise LoaderError(
+                f"step {self.index} has given all of its micro-batches: they come once, keep them in a list "
+                "to go over them again"
+            )
         while len(self._taken) < self.micro_batches:
             row = self._next_row()
             batch = self._to_batch(row)
             self._micro_of[id(batch.input_ids)] = (weakref.ref(batch.input_ids), len(self._taken))
             self._taken.append(row)
             yield batch
+
+    if not TYPE_CHECKING:  # a type checker must not take every name for known
+
+        def __getattr__(self, name: str) -> Any:
+            """Tell who takes a step for a batch what it is."""
+            raise AttributeError(
+                f"a Step has no {name!r}: it holds micro-batches, take each by 'for batch in step'"
+            )
 
     def _next_row(self) -> StreamRow:
         if len(self._taken) >= self._facts.rows:
@@ -162,10 +176,19 @@ class Step:
         Returns:
             A scalar; 0 with a zero gradient for every parameter where the batch is empty.
         """
-        self._lost[self._micro(batch, "loss")] += 1
+        micro = self._micro(batch, "loss")
+        if not isinstance(logits, torch.Tensor):
+            raise TypeError(
+                f"logits must be a tensor, got {type_name(logits)}: pass the model output's .logits"
+            )
+        self._lost[micro] += 1
         return next_token_loss_sum(logits, batch.labels) * self.loss_scale
 
     def _micro(self, batch: PackedBatch, what: str) -> int:
+        if not isinstance(batch, PackedBatch):
+            raise TypeError(
+                f"step.{what} needs the batch that the step gave, a PackedBatch, got {type_name(batch)}"
+            )
         known, micro = self._micro_of.get(id(batch.input_ids), (None, 0))
         if known is None or known() is not batch.input_ids:  # an id may come again, an object does not
             raise LoaderError(f"step.{what} needs a batch of step {self.index}, got one of another step")

@@ -67,6 +67,7 @@ class Waiting:
             f"rank {self._place.rank} has waited {waited_s:.0f} s and Ray has not started its reader, which "
             f"needs {READER_CPUS:g} CPU on each rank's behalf: the cluster has {total:g} CPUs, the "
             f"{self._place.world_size} train workers reserve {self._place.worker_cpus:g}, {free:g} are free. "
-            "Leave CPUs for Ray Data (ScalingConfig(resources_per_worker={'CPU': 0, 'GPU': 1}), or fewer "
-            f"CPUs a worker), or use backend='direct'. {START_TIMEOUT_VARIABLE} sets a longer wait."
+            "Leave CPUs for Ray Data (ScalingConfig(resources_per_worker={'CPU': 0, 'GPU': 1}); without GPUs "
+            "{'CPU': 0.5}, say), or use backend='direct', which needs none. "
+            f"{START_TIMEOUT_VARIABLE} sets a longer wait."
         )

@@ -27,6 +27,12 @@ def test_the_deal_is_the_same_for_equal_costs():
     assert deal_batches([5, 5, 5, 5, 5], 2) == [[0, 2, 4], [1, 3]]
 
 
+@pytest.mark.parametrize("cost", [0, 5])
+def test_no_rank_idles_where_costs_are_equal(cost):
+    assert sorted(map(len, deal_batches([cost] * 4, 3))) == [1, 1, 2]
+    assert sorted(map(len, deal_batches([cost] * 9, 4))) == [2, 2, 2, 3]
+
+
 def test_the_default_cost_is_twelve_hidden_sizes_to_one():
     assert AttentionCost.of(None) == AttentionCost(12 * 1024, 1)
     assert AttentionCost.of((3, 4)) == AttentionCost(3, 4)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 
 import psutil
@@ -54,9 +55,11 @@ class Rank:
             block_rows=rows,
         )
         self.committed, self.cursor, self.epoch = 0, StepCursor(), 0
+        self.waits = 0
 
     def advance(self, waited=0.0):
         assert waited < 60
+        self.waits += waited > 0 and self.committed > 0
         self.planner.advance.remote(self.rank, self.committed, self.epoch, self.cursor)
 
     def stream(self, backend):
@@ -124,6 +127,16 @@ def test_the_read_ahead_reaches_its_bound_and_never_passes_it(make_source, backe
             assert granted() == reachable <= rank.committed + ahead
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("ahead", "rows"), [(3, 1), (4, 2)])
+def test_a_read_ahead_that_just_covers_a_step_is_enough(make_source, backend, ahead, rows):
+    source = make_source(long_tailed(300))
+    expected = Rank(source, world_size=1, size=3).run("direct")
+    rank = Rank(source, world_size=1, size=3, ahead=ahead, rows=rows)
+    assert rank.run(backend) == expected
+    assert rank.waits < len(expected) / 6  # a second for each of half the steps
+
+
 def test_a_closed_stream_leaves_no_thread_and_no_reader(make_source):
     rank = Rank(make_source(long_tailed(1500)))
     stream = rank.stream("direct")
@@ -131,6 +144,31 @@ def test_a_closed_stream_leaves_no_thread_and_no_reader(make_source):
     stream.close()
     stream._feeder.join(15)
     assert not stream._feeder.is_alive()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("whole", [True, False])
+def test_streams_leave_no_threads_behind(make_source, backend, whole):
+    source = make_source(long_tailed(200))
+
+    def once():
+        rank = Rank(source)
+        if whole:
+            return rank.run(backend)
+        with rank.stream(backend) as stream:
+            next(iter(stream))
+        stream._feeder.join(15)
+
+    for _ in range(3):
+        once()
+    deadline = time.monotonic() + 15
+    while (left := [t.name for t in threading.enumerate() if _ours(t.name)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+
+
+def _ours(name):
+    return name.startswith(("raypack", "Prefetcher", "StreamingExecutor-raypack", "iter_threaded"))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -1,6 +1,7 @@
 """The audit on checkpoints that real planners made, without a cluster."""
 
 import json
+import threading
 
 import pytest
 
@@ -128,3 +129,14 @@ def test_what_is_no_path_is_a_finding(path):
     audit = verify(path)
     assert not audit.ok
     assert "the run must be a path or a URI" in audit.findings[0]
+
+
+def test_a_list_of_checkpoints_that_the_run_is_just_writing_is_read_again(tmp_path, source):
+    run = run_of(tmp_path, trained(source, steps=3))
+    file = run / "checkpoint_manager_snapshot.json"
+    whole = file.read_text()
+    file.write_text("")
+    timer = threading.Timer(0.2, file.write_text, [whole])
+    timer.start()
+    assert verify(run).ok
+    timer.join()

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import ray
@@ -82,7 +83,7 @@ def train(config):
                 report({"step": index}, loader, save=save)
             if index == config.get("stop_after"):
                 return
-        report({"step": index, "done": True}, loader, save=save)
+        report({"step": index, "done": True, "progress": loader.progress}, loader, save=save)
 
 
 def misuse(config):
@@ -107,6 +108,8 @@ def misuse(config):
         attempt("forgotten-commit", lambda: next(iter(loader)))
         step.commit()
         attempt("metrics", lambda: report({"loss": torch.zeros(1)}, loader))
+        attempt("metrics-kind", lambda: report([], loader))
+        attempt("save-kind", lambda: report({}, loader, save=str(out)))
         attempt("same-file", lambda: report({}, loader, save=_write_model))
         report({"fine": 1}, loader)
         if rank == 0:
@@ -135,6 +138,11 @@ def unfaithful(config):
                         step.loss(model(batch), batch).backward()
                 step.commit()
         report({}, {"skips": skips, "doubles": doubles, "faithful": faithful})
+
+
+def seed_by_rank(config):
+    """Open a loader of another order on each rank."""
+    get_loader(replace(config["recipe"], seed=ray.train.get_context().get_world_rank()))
 
 
 def take_one(config):

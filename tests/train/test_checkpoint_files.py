@@ -48,8 +48,17 @@ def test_named_loaders_lie_beside_each_other(tmp_path, source):
     write(tmp_path / "c", two, "extra")
     assert read(tmp_path / "c", "train") == one
     assert read(tmp_path / "c", "extra") == two
-    with pytest.raises(CheckpointError, match="raypack/other is missing"):
-        read(tmp_path / "c", "other")
+    for name in ("other", None):
+        with pytest.raises(CheckpointError, match=r"is missing: .*the loaders 'extra', 'train'; give"):
+            read(tmp_path / "c", name)
+    (tmp_path / "c/raypack/train/manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"train/manifest\.json is missing: .* incomplete"):
+        read(tmp_path / "c", "train")
+
+
+def test_the_name_of_a_loader_that_has_none_is_refused(checkpoint):
+    with pytest.raises(CheckpointError, match=r"train is missing: .*a loader without a name; give none"):
+        read(checkpoint, "train")
 
 
 def test_the_state_is_a_few_kib(checkpoint):

@@ -42,7 +42,7 @@ def lives(draw):
                 st.fixed_dictionaries(
                     {
                         "world": st.integers(1, 5),
-                        "slack": st.sampled_from([None, 0, 1, 5]),
+                        "slack": st.sampled_from([None, -3, 0, 1, 5]),
                         "steps": st.integers(0, 12),
                         "lost": st.integers(0, 3),
                         "dies_at": st.integers(0, 12),
@@ -91,7 +91,7 @@ def live(folder, life):
     ends = [{"world": 2, "slack": None, "steps": 10**6, "lost": 0, "dies_at": -1}]
     for attempt in life["attempts"] + ends:
         micro = -(-life["recipe"]["batches_per_step"] // attempt["world"])
-        ahead = None if attempt["slack"] is None else micro + attempt["slack"]
+        ahead = None if attempt["slack"] is None else max(1, micro + attempt["slack"])
         recipe = PackedData(
             source=source.path, backend="direct", epochs=life["epochs"], ahead=ahead, **life["recipe"]
         )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from raypack.errors import LoaderError, StreamError
 from raypack.train import PackedData
 from tests.conftest import long_tailed
 from tests.train.local_run import Attempt, patch
@@ -69,3 +70,54 @@ def test_a_planner_forgets_what_the_staying_ranks_have_committed(source):
         run.loaders[1].close()
         take(stays, 60)
         assert len(run.actor.actor._plans._planned) < 4
+
+
+# -- ends ------------------------------------------------------------------------------------------
+
+
+def test_after_an_error_of_the_stream_that_was_caught_a_second_loop_is_no_end_of_the_run(source):
+    with Attempt(recipe_of(source, batches_per_step=1, ahead=4), source, 1) as run:
+        take(iter(run.loaders[0]), 2)
+        run.loaders[0]._stream._blocks.put(OSError("the disk is gone"))
+        with pytest.raises(OSError, match="the disk is gone"):
+            take(iter(run.loaders[0]), 100)
+        with pytest.raises(StreamError, match=r"ended after \d+ steps of epoch 0, but the run has not"):
+            list(run.loaders[0])
+
+
+def test_a_loop_that_outlives_its_loader_is_refused(source):
+    with Attempt(recipe_of(source), source, 1) as run:
+        steps = iter(run.loaders[0])
+        take(steps, 1)
+        run.loaders[0].close()
+        with pytest.raises(LoaderError, match="the loader is closed"):
+            next(steps)
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_an_empty_source_has_no_step(make_source, epochs):
+    source = make_source([])
+    with Attempt(recipe_of(source, epochs=epochs), source, 2) as run:
+        assert [list(loader) for loader in run.loaders] == [[], []]
+
+
+def test_a_run_that_now_has_fewer_epochs_than_it_has_begun_has_no_step(source, tmp_path):
+    with Attempt(recipe_of(source, epochs=2), source, 1) as run:
+        steps = iter(run.loaders[0])
+        while run.loaders[0]._deal.epoch == 0:
+            take(steps, 1)
+        checkpoint = run.save(tmp_path, "a" * 32)
+    with Attempt(recipe_of(source, epochs=1), source, 2, checkpoint) as run:
+        assert [list(loader) for loader in run.loaders] == [[], []]
+
+
+def test_a_broken_loop_goes_on_in_a_second_one(source):
+    with Attempt(recipe_of(source), source, 1) as run:
+        first = take(iter(run.loaders[0]), 3)
+        rest = []
+        for step in run.loaders[0]:
+            list(step)
+            step.commit()
+            rest.append(step.index)
+        assert first + rest == list(range(len(first + rest)))
+        assert run.loaders[0].word()["step"] == len(first + rest)

@@ -75,6 +75,8 @@ def test_the_read_ahead_always_covers_a_step_its_last_block_and_commits_not_told
     assert pace.ahead >= untold + micro + pace.block_rows - 1
 
 
-def test_a_read_ahead_below_a_step_is_refused():
-    with pytest.raises(SamplerError, match="ahead must cover a step, 5 micro-batches a rank"):
-        recipe(ahead=4).pace(5)
+@pytest.mark.parametrize("micro", [1, 4, 5, 90])
+def test_a_read_ahead_below_a_step_is_raised_to_it_so_that_fewer_workers_can_go_on(micro):
+    pace = recipe(ahead=4).pace(micro)
+    assert pace.ahead == max(4, micro)
+    assert pace.ahead >= pace.tell_every - 1 + micro + pace.block_rows - 1

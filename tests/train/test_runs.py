@@ -1,5 +1,7 @@
 """Whole runs on a real Ray: killed, resumed on other worlds, audited, compared with one process."""
 
+from dataclasses import replace
+
 import pytest
 import ray
 import torch
@@ -102,6 +104,7 @@ def test_its_parameters_are_those_of_one_process_on_the_same_examples(chain, pla
 def test_a_finished_run_that_is_started_again_trains_nothing_and_stays_proven(chain, place, source):
     result = fit(functions.train, place, recipe_of(source), 2, name="chain")
     assert result.metrics["done"]
+    assert result.metrics["progress"] == 1.0
     audit = verify(place / "storage/chain")
     assert audit.ok, audit.findings
     assert [a.world_size for a in audit.attempts] == [2, 2, 2, 3, 5, 1]
@@ -126,6 +129,8 @@ def test_each_misuse_of_the_loop_is_a_named_error_on_every_rank(place, source, t
         "commit-too-early": "LoaderError: step 0 has 4 micro-batches on this rank, but only 0 were taken",
         "forgotten-commit": "LoaderError: step 0 is not committed, but the next step was asked for",
         "metrics": "LoaderError: metrics['loss'] must be a JSON value, got Tensor",
+        "metrics-kind": "TypeError: metrics must be a dict, got list",
+        "save-kind": "TypeError: save must be a function of a directory, got str",
         "same-file": "LoaderError: ranks 0 and 1 both saved 'model.pt'",
         "closed": "LoaderError: the loader is closed and cannot be iterated",
     }
@@ -158,6 +163,17 @@ def test_a_run_whose_cpus_leave_nothing_for_ray_data_says_so(source, tmp_path):
             cpus=CPUS / 2,
             env={"RAYPACK_START_TIMEOUT_S": "8"},
         )
+
+
+def test_a_recipe_that_may_not_change_or_differs_between_ranks_names_the_argument(source, tmp_path):
+    recipe = recipe_of(source, backend="direct")
+    fit(functions.train, tmp_path, recipe, 1, name="other", stop_after=3)
+    changed = replace(recipe, maximum_tokens=2 * BUDGET)
+    message = rf"CheckpointError.*maximum_tokens must stay {BUDGET}, .*got {2 * BUDGET}: give the run another"
+    with pytest.raises(Exception, match=message):
+        fit(functions.train, tmp_path, changed, 1, name="other")
+    with pytest.raises(Exception, match=r"LoaderError.*rank 1 has another seed than rank 0: 1, not 0"):
+        fit(functions.seed_by_rank, tmp_path, recipe, 2, name="ranks")
 
 
 def test_a_source_that_changed_is_refused_at_resume_and_the_change_is_told(source, tmp_path):

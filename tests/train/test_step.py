@@ -96,6 +96,13 @@ def test_commit_before_all_micro_batches_are_taken_is_refused_and_changes_nothin
     assert commits == [one]
 
 
+def test_going_over_a_step_again_is_refused_not_empty():
+    one = step()
+    list(one)
+    with pytest.raises(LoaderError, match="step 9 has given all of its micro-batches"):
+        list(one)
+
+
 def test_committing_twice_is_refused():
     one = step()
     list(one)
@@ -109,6 +116,17 @@ def test_a_batch_of_another_step_is_refused():
     list(one)
     with pytest.raises(LoaderError, match=r"step\.loss needs a batch of step 9"):
         one.loss(torch.zeros(1, 4, 11), to_batch(row(0)))
+
+
+def test_what_is_no_batch_and_what_are_no_logits_is_named_with_what_to_give():
+    one = step()
+    batch = next(iter(one))
+    with pytest.raises(TypeError, match=r"step\.sync needs the batch that the step gave.*got dict"):
+        one.sync(None, batch.for_hf_sdpa())
+    with pytest.raises(TypeError, match=r"logits must be a tensor, got dict.*\.logits"):
+        one.loss({}, batch)
+    with pytest.raises(AttributeError, match=r"no 'input_ids': .*'for batch in step'"):
+        one.input_ids
 
 
 def test_a_stream_that_ends_inside_a_step_is_an_error():

@@ -1,0 +1,108 @@
+"""Reports without Ray: what counts as one, and what ranks agree on."""
+
+import os
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+
+from raypack.errors import LoaderError
+from raypack.train import PackedData, report, reporting
+from raypack.train.checkpoint_reading import read_state
+from tests.conftest import long_tailed
+from tests.train.local_run import LOCAL, Attempt, patch
+
+
+@pytest.fixture(autouse=True)
+def local(monkeypatch):
+    patch(monkeypatch)
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """A world of one rank whose meetings and reports are written down."""
+    out = SimpleNamespace(topics=[], reports=[])
+
+    def meet(_, topic, rank, word, **__):
+        out.topics.append(topic)
+        return [word]
+
+    def to_train(metrics, *, checkpoint, checkpoint_dir_name):
+        state = read_state(LOCAL, checkpoint.path)
+        out.reports.append((metrics, state.step, sorted(os.listdir(checkpoint.path))))
+
+    monkeypatch.setattr(reporting, "meet", meet)
+    monkeypatch.setattr(reporting, "_reports", {})
+    monkeypatch.setattr(reporting.ray.train, "report", to_train)
+    return out
+
+
+@pytest.fixture
+def loader(make_source):
+    source = make_source(long_tailed(100))
+    recipe = PackedData(source=source, maximum_tokens=64, batches_per_step=4, backend="direct")
+    with Attempt(recipe, source, 1) as run:
+        yield run.loaders[0]
+
+
+def test_a_report_that_was_refused_here_does_not_put_the_ranks_out_of_step(loader, sent):
+    step = next(iter(loader))
+    list(step)
+    with pytest.raises(LoaderError, match="not committed"):
+        report({}, loader)
+    step.commit()
+    report({"loss": 1.0}, loader)
+    assert sent.topics == ["report 1", "files 1"]
+    assert sent.reports == [({"loss": 1.0}, 1, ["raypack"])]
+
+
+def test_the_same_step_may_be_reported_twice(loader, sent):
+    step = next(iter(loader))
+    list(step)
+    step.commit()
+    report({}, loader)
+    report({}, loader, save=lambda directory: None)
+    assert [step for _, step, _ in sent.reports] == [1, 1]
+
+
+def test_a_report_before_the_first_step_is_a_beginning(loader, sent):
+    report({}, loader)
+    assert [step for _, step, _ in sent.reports] == [0]
+
+
+def test_steps_after_the_last_report_are_told_when_the_loop_ends(loader, sent, caplog):
+    for step in loader:
+        list(step)
+        step.commit()
+        if step.index == 1:
+            report({}, loader)
+    steps = loader.steps_done
+    assert steps > 2
+    with loader:
+        pass
+    assert f"{steps - 2} steps after the last report are in no checkpoint" in caplog.text
+
+
+@pytest.mark.parametrize("faulty", [False, True])
+def test_nothing_is_told_after_a_report_or_an_error(loader, sent, caplog, faulty):
+    step = next(iter(loader))
+    list(step)
+    step.commit()
+    with suppress(ZeroDivisionError), loader:
+        if faulty:
+            raise ZeroDivisionError
+        report({}, loader)
+    assert caplog.text == ""
+
+
+def test_loaders_come_in_one_order_on_every_rank():
+    one, two = SimpleNamespace(name="one"), SimpleNamespace(name="two")
+    assert list(reporting._by_name({"two": two, "one": one})) == ["one", "two"]
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_the_progress_of_an_empty_source_is_all(make_source, epochs):
+    source = make_source([])
+    recipe = PackedData(source=source, maximum_tokens=64, batches_per_step=4, epochs=epochs, backend="direct")
+    with Attempt(recipe, source, 1) as run:
+        assert run.loaders[0].progress == 1.0
