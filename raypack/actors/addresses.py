@@ -1,73 +1,83 @@
 """Plans by address: the n-th micro-batch of a rank, counted from where an attempt began.
 
-All ranks train equally many micro-batches in a step, so one number addresses the same step on
-every rank. What lies ahead is planned when it is asked for and kept until all have committed it.
+What lies ahead is planned when it is asked for and kept until all ranks have committed it. Where the
+steps come from is the business of a step source: one for the global deal, one for a rank's own.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from raypack.actors.plan_block import PlanBlock, RowMeta
-from raypack.batching.deal import AttentionCost
 from raypack.batching.plan import TokenBatchPlan
-from raypack.batching.step_plan import StepCursor, StepPlan
-from raypack.batching.step_planner import StepPlanner
+from raypack.batching.step_plan import StepCursor
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
-    first: int
+class PlannedStep:
+    """One step as its ranks will train it."""
+
     epoch: int
-    step: StepPlan
-    ranks: tuple[tuple[TokenBatchPlan, ...], ...]
+    index: int
+    """Number of the step in its epoch."""
+    batches: int
+    """Batches of the step, empty ones not counted; of all ranks, or of the one that is planned for."""
+    supervised_tokens: int
+    """Label tokens of those."""
+    real_tokens: int
+    """Tokens of those."""
+    end: StepCursor
+    ranks: Mapping[int, tuple[TokenBatchPlan, ...]]
+    """The micro-batches of each rank, equally many."""
 
     @property
     def micros(self) -> int:
-        return len(self.ranks[0])
+        """Micro-batches of each rank."""
+        return len(next(iter(self.ranks.values())))
+
+
+class StepSource(Protocol):
+    """Gives steps one after another, and can be moved to any boundary between two."""
+
+    def next_step(self) -> PlannedStep | None:
+        """Return the next step, or None at the end of the run."""
+
+    def move_to(self, epoch: int, cursor: StepCursor) -> None:
+        """Go on from a boundary."""
 
 
 class AddressedPlans:
-    """The plans of all ranks, by number of micro-batch.
+    """The plans of some ranks, by number of micro-batch.
 
     Args:
-        planner: A planner at the state where the attempt began; moved on by this object alone.
-        world_size: The number of data ranks.
-        epochs: Epochs of the run; planning ends after the last of them.
-        attention_cost: Weights of the balance over ranks.
+        source: Steps from where the attempt began; moved on by this object alone.
     """
 
-    def __init__(
-        self, planner: StepPlanner, *, world_size: int, epochs: int, attention_cost: AttentionCost
-    ) -> None:
-        self._planner = planner
-        self._world_size = world_size
-        self._epochs = epochs
-        self._cost = attention_cost
-        self._planned: deque[_Planned] = deque()
+    def __init__(self, source: StepSource) -> None:
+        self._source = source
+        self._planned: deque[tuple[int, PlannedStep]] = deque()
         self._frontier = 0
         self._ended = False
 
     @property
     def floor(self) -> int:
         """The lowest micro-batch that is still known."""
-        return self._planned[0].first if self._planned else self._frontier
+        return self._planned[0][0] if self._planned else self._frontier
 
     def move_to(self, first: int, epoch: int, cursor: StepCursor) -> None:
         """Learn that everything below micro-batch ``first`` is committed and ends at ``cursor``.
 
         What is planned beyond stays; where nothing is (a restarted actor), planning goes on there.
         """
-        while self._planned and self._planned[0].first + self._planned[0].micros <= first:
+        while self._planned and self._planned[0][0] + self._planned[0][1].micros <= first:
             self._planned.popleft()
         if first > self._frontier:
-            if epoch != self._planner.epoch:
-                self._planner.start_epoch(epoch)
-            self._planner.commit_to(cursor)
+            self._source.move_to(epoch, cursor)
             self._frontier, self._ended = first, False
 
     def block(self, rank: int, first: int, count: int) -> PlanBlock:
@@ -88,37 +98,29 @@ class AddressedPlans:
         )
 
     def _plan_step(self) -> None:
-        while self._planner.finished or self._planner.epoch >= self._epochs:
-            if self._planner.epoch + 1 >= self._epochs:
-                self._ended = True
-                return
-            self._planner.start_epoch(self._planner.epoch + 1)
-            if not len(self._planner.lengths):
-                self._ended = True
-                return
-        (step,) = self._planner.steps(0, 1)
-        ranks = step.deal(self._world_size, self._cost)
-        self._planned.append(_Planned(self._frontier, self._planner.epoch, step, ranks))
-        self._frontier += len(ranks[0])
-        self._planner.commit_to(step.end)
+        step = self._source.next_step()
+        if step is None:
+            self._ended = True
+        else:
+            self._planned.append((self._frontier, step))
+            self._frontier += step.micros
 
     def _rows(self, rank: int, start: int, stop: int) -> Iterator[tuple[RowMeta, TokenBatchPlan]]:
-        for planned in self._planned:
-            for micro, plan in enumerate(planned.ranks[rank]):
-                if start <= planned.first + micro < stop:
-                    yield _meta(planned, micro, plan), plan
-            if planned.first + planned.micros >= stop:
+        for first, step in self._planned:
+            for micro, plan in enumerate(step.ranks[rank]):
+                if start <= first + micro < stop:
+                    yield _meta(step, micro, plan), plan
+            if first + step.micros >= stop:
                 return
 
 
-def _meta(planned: _Planned, micro: int, plan: TokenBatchPlan) -> RowMeta:
-    step = planned.step
+def _meta(step: PlannedStep, micro: int, plan: TokenBatchPlan) -> RowMeta:
     return RowMeta(
-        epoch=planned.epoch,
+        epoch=step.epoch,
         step=step.index,
         micro=micro,
-        micros=planned.micros,
-        step_batches=len(step.batches),
+        micros=step.micros,
+        step_batches=step.batches,
         step_supervised=step.supervised_tokens,
         step_tokens=step.real_tokens,
         real_tokens=plan.real_tokens,

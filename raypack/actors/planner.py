@@ -1,4 +1,4 @@
-"""The node planner: plans for the ranks of a node, paced by credit.
+"""The planner: plans for the ranks of a node (or for one rank), paced by credit.
 
 The actor knows what is *planned*; what is committed it is told by the train loops. A reader asks for
 a block of micro-batches and waits until the block lies within ``ahead`` of what its rank has
@@ -14,15 +14,17 @@ from typing import Any
 
 import ray
 
-from raypack.actors.addresses import AddressedPlans
+from raypack.actors.addresses import AddressedPlans, StepSource
 from raypack.actors.ending import end_soon
+from raypack.actors.global_steps import GlobalSteps
 from raypack.actors.plan_block import PlanBlock
+from raypack.actors.rank_steps import RankSteps
 from raypack.batching.deal import AttentionCost
-from raypack.batching.options import TokenBatchOptions
+from raypack.batching.state import TokenBatchState
 from raypack.batching.step_plan import StepCursor
 from raypack.batching.step_planner import StepPlanner
 from raypack.batching.step_state import StepPlannerState
-from raypack.source import open_source
+from raypack.source import ArrowSource, open_source
 
 PATIENCE_S = 5.0
 """How long a reader's question waits for credit before it is answered with 'ask again'."""
@@ -30,19 +32,35 @@ PATIENCE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class PlannerSpec:
-    """All that a node planner is made of; small, for it travels with every restart of the actor."""
+    """All that a planner is made of; small, for it travels with every restart of the actor."""
 
     source_path: str
-    options: TokenBatchOptions
-    state: StepPlannerState
-    """Where the attempt begins: micro-batch 0."""
+    state: StepPlannerState | TokenBatchState
+    """Where the attempt begins, micro-batch 0: of all ranks (global deal), or of one (rank deal)."""
     world_size: int
     epochs: int
-    attention_cost: AttentionCost
     ahead: int
     """Micro-batches that a rank's reader may be ahead of what the rank has committed."""
     ranks_here: int
-    """Ranks on this node; the actor ends when all of them have left."""
+    """Ranks that ask this actor; it ends when all of them have left."""
+    attention_cost: AttentionCost = field(default_factory=AttentionCost)
+    """Weights of the balance over ranks, under the global deal."""
+    micros: int = 1
+    """Micro-batches of a step on each rank, under the rank deal."""
+    steps: int = 0
+    """Steps of the epoch before the state, under the rank deal."""
+
+
+def _steps_of(spec: PlannerSpec, source: ArrowSource) -> StepSource:
+    if isinstance(spec.state, TokenBatchState):
+        return RankSteps(spec.state, source, micros=spec.micros, steps=spec.steps, epochs=spec.epochs)
+    planner = StepPlanner.from_state(spec.state, source.lengths, spec.state.options, source.supervised)
+    return GlobalSteps(
+        planner,
+        world_size=spec.world_size,
+        epochs=spec.epochs,
+        attention_cost=spec.attention_cost,
+    )
 
 
 @dataclass(slots=True)
@@ -74,14 +92,7 @@ class NodePlanner:
         self._ranks: dict[int, _Rank] = {}
 
     def _from_start(self) -> AddressedPlans:
-        spec, source = self._spec, self._source
-        planner = StepPlanner.from_state(spec.state, source.lengths, spec.options, source.supervised)
-        return AddressedPlans(
-            planner,
-            world_size=spec.world_size,
-            epochs=spec.epochs,
-            attention_cost=spec.attention_cost,
-        )
+        return AddressedPlans(_steps_of(self._spec, self._source))
 
     def _rank(self, rank: int) -> _Rank:
         return self._ranks.setdefault(rank, _Rank())

@@ -69,6 +69,11 @@ class StepPlannerState:
                 f"got {self.cursor.position}"
             )
 
+    @property
+    def steps(self) -> int:
+        """Steps of the epoch that are committed."""
+        return self.cursor.steps
+
     def to_dict(self) -> dict[str, Any]:
         """Return the record as plain JSON values."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}

@@ -8,16 +8,19 @@ They must agree, and the plan must hold no example twice, and all of them where 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raypack.batching.step_planner import StepPlanner
-from raypack.errors import RaypackError, SourceError
+from raypack.batching.step_state import StepPlannerState
+from raypack.errors import CheckpointError, RaypackError, SourceError
 from raypack.report.locate import last_checkpoint, open_path
-from raypack.report.replay import explain, replay
+from raypack.report.replay import Replay, explain, replay_global
+from raypack.report.replay_ranks import replay_ranks
 from raypack.sampling.receipt import receipt_key
 from raypack.source import ArrowSource, describe_change, open_source
-from raypack.train.checkpoint_files import read_state
+from raypack.train.checkpoint_reading import read_state
 from raypack.train.ledger import Attempt, EpochEntry
+from raypack.train.rank_plan import RankPlan
 from raypack.train.run_state import RunState
 
 
@@ -80,7 +83,7 @@ def verify(
         checkpoint = last_checkpoint(filesystem, path)
         state = read_state(filesystem, checkpoint, name)
         opened = _open(state, source)
-        epochs = tuple(_audit_epoch(state, opened, entry) for entry in state.ledger.epochs)
+        epochs = _audit_ranks(state, opened) if state.deal == "rank" else _audit_global(state, opened)
     except (RaypackError, OSError) as error:
         return Audit(checkpoint, (), (), (str(error),))
     findings = tuple(finding for epoch in epochs for finding in epoch.findings)
@@ -89,7 +92,7 @@ def verify(
 
 def _open(state: RunState, source: str | os.PathLike[str] | None) -> ArrowSource:
     opened = open_source(os.fspath(source) if source is not None else state.source_path)
-    if opened.fingerprint != state.planner.source_id:
+    if opened.fingerprint != state.plan.source_id:
         raise SourceError(
             f"the source at {opened.path} is not the one that the run trained: "
             f"{describe_change(state.source, opened)}"
@@ -97,40 +100,73 @@ def _open(state: RunState, source: str | os.PathLike[str] | None) -> ArrowSource
     return opened
 
 
-def _audit_epoch(state: RunState, source: ArrowSource, entry: EpochEntry) -> EpochAudit:
-    recorded = state.planner
-    planner = StepPlanner(
-        recorded.source_id,
-        source.lengths,
-        recorded.options,
-        batches_per_step=recorded.batches_per_step,
-        packing=recorded.packing,
-        seed=recorded.seed,
-        epoch=entry.epoch,
-        supervised=source.supervised,
-        shuffle=recorded.shuffle,
-    )
-    result = replay(planner, entry.steps)
-    last = entry is state.ledger.epochs[-1]
-    key = receipt_key(recorded.source_id, entry.epoch)
+def _audit_global(state: RunState, source: ArrowSource) -> tuple[EpochAudit, ...]:
+    recorded = state.plan
+    if not isinstance(recorded, StepPlannerState):
+        raise CheckpointError(f"the global deal needs a planner's state, got {type(recorded).__name__}")
+    audits = []
+    for entry in state.ledger.epochs:
+        planner = StepPlanner(
+            recorded.source_id,
+            source.lengths,
+            recorded.options,
+            batches_per_step=recorded.batches_per_step,
+            packing=recorded.packing,
+            seed=recorded.seed,
+            epoch=entry.epoch,
+            supervised=source.supervised,
+            shuffle=recorded.shuffle,
+        )
+        result = replay_global(planner, receipt_key(recorded.source_id, entry.epoch), entry.steps)
+        audits.append(_compare(state, entry, result, len(source)))
+        if recorded.epoch == entry.epoch and planner.cursor != recorded.cursor:
+            wrong = f"its {entry.steps} steps end at {planner.cursor}, the state at {recorded.cursor}"
+            audits[-1] = _with_finding(audits[-1], wrong)
+    return tuple(audits)
+
+
+def _audit_ranks(state: RunState, source: ArrowSource) -> tuple[EpochAudit, ...]:
+    recorded = state.plan
+    if not isinstance(recorded, RankPlan):
+        raise CheckpointError(f"the rank deal needs the ranks' records, got {type(recorded).__name__}")
+    replayed = replay_ranks(recorded, source.lengths, state.ledger.attempts)
+    entries = state.ledger.epochs
+    if len(replayed.epochs) < len(entries):
+        raise CheckpointError(f"the ledger has {len(entries)} epochs, its attempts {len(replayed.epochs)}")
+    audits = [
+        _compare(state, entry, result, len(source))
+        for entry, result in zip(entries, replayed.epochs, strict=False)
+    ]
+    same_epoch = audits and recorded.epoch == entries[-1].epoch
+    if same_epoch and replayed.remaining.to_dict() != recorded.consolidated.to_dict():
+        audits[-1] = _with_finding(audits[-1], "what the ranks' records leave is not what its steps leave")
+    return tuple(audits)
+
+
+def _compare(state: RunState, entry: EpochEntry, result: Replay, examples: int) -> EpochAudit:
+    """Hold an epoch's receipt against its replay."""
     findings = []
-    if result.steps < entry.steps:
-        findings.append(f"the ledger has {entry.steps} steps, the epoch only {result.steps}")
+    if result.steps != entry.steps:
+        findings.append(f"the ledger has {entry.steps} steps, its plan {result.steps}")
     if result.doubled:
         findings.append(f"the plan holds {result.doubled} examples twice")
     if entry.receipt != result.receipt:
+        key = receipt_key(state.plan.source_id, entry.epoch)
         findings.append(explain(result, entry.receipt, key))
-    if not planner.finished and not last:
-        findings.append(f"it was left after {len(result.seen)} of {len(source)} examples")
-    if last and recorded.epoch == entry.epoch and planner.cursor != recorded.cursor:
-        findings.append(f"its {entry.steps} steps end at {planner.cursor}, the state at {recorded.cursor}")
+    complete = len(result.seen) == examples
+    if not complete and entry is not state.ledger.epochs[-1]:
+        findings.append(f"it was left after {len(result.seen)} of {examples} examples")
     return EpochAudit(
         epoch=entry.epoch,
         steps=entry.steps,
         trained=entry.receipt.examples,
-        examples=len(source),
+        examples=examples,
         tokens=entry.receipt.tokens,
-        fill=result.receipt.tokens / max(1, len(result.batch_sizes) * recorded.options.maximum_tokens),
-        complete=planner.finished,
+        fill=result.receipt.tokens / max(1, len(result.batch_sizes) * state.plan.options.maximum_tokens),
+        complete=complete,
         findings=tuple(f"epoch {entry.epoch}: {finding}" for finding in findings),
     )
+
+
+def _with_finding(audit: EpochAudit, finding: str) -> EpochAudit:
+    return replace(audit, findings=(*audit.findings, f"epoch {audit.epoch}: {finding}"))

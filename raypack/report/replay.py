@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pyroaring import BitMap, BitMap64
 
+from raypack.batching.plan import TokenBatchPlan
 from raypack.batching.step_planner import StepPlanner
-from raypack.sampling.receipt import Receipt, index_hashes, receipt_key
+from raypack.sampling.receipt import Receipt, index_hashes
 
 _STEPS_AT_ONCE = 64
 
@@ -31,38 +31,43 @@ class Replay:
     batch_sizes: list[int] = field(default_factory=list)
     batch_steps: list[int] = field(default_factory=list)
 
+    @classmethod
+    def of(cls, source_length: int) -> Replay:
+        """Return an empty replay of a source."""
+        return cls(seen=BitMap() if source_length < 2**32 else BitMap64())
 
-def replay(planner: StepPlanner, steps: int) -> Replay:
+    def add(self, key: int, step: int, plan: TokenBatchPlan) -> None:
+        """Add a batch of a step."""
+        indices = plan.indices
+        receipt = Receipt.of(key, indices, plan.real_tokens)
+        before = len(self.seen)
+        self.seen.update(indices.tolist())
+        self.doubled += before + len(indices) - len(self.seen)
+        self.receipt += receipt
+        self.batch_hashes.append(receipt.hash)
+        self.batch_sizes.append(len(indices))
+        self.batch_steps.append(step)
+
+
+def replay_global(planner: StepPlanner, key: int, steps: int) -> Replay:
     """Plan ``steps`` steps from the start of the planner's epoch.
 
     Args:
         planner: A planner at the start of the epoch; it is moved on.
+        key: The key of the epoch's receipts.
         steps: How many steps the ledger has of the epoch.
     """
-    result = Replay(seen=BitMap() if len(planner.lengths) < 2**32 else BitMap64())
-    source_id = planner.state().source_id
-    key = receipt_key(source_id, planner.epoch)
+    result = Replay.of(len(planner.lengths))
     while result.steps < steps:
         planned = planner.steps(0, min(_STEPS_AT_ONCE, steps - result.steps))
         if not planned:
             break
         for step in planned:
-            for batch in step.batches:
-                _add(result, key, step.index, batch.indices, batch.real_tokens)
+            for plan in step.batches:
+                result.add(key, step.index, plan)
         planner.commit_to(planned[-1].end)
         result.steps += len(planned)
     return result
-
-
-def _add(result: Replay, key: int, step: int, indices: npt.NDArray[np.int64], tokens: int) -> None:
-    receipt = Receipt.of(key, indices, tokens)
-    before = len(result.seen)
-    result.seen.update(indices.tolist())
-    result.doubled += before + len(indices) - len(result.seen)
-    result.receipt += receipt
-    result.batch_hashes.append(receipt.hash)
-    result.batch_sizes.append(len(indices))
-    result.batch_steps.append(step)
 
 
 def explain(result: Replay, trained: Receipt, key: int) -> str:

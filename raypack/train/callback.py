@@ -7,7 +7,7 @@ from typing import Any
 
 from ray.train import Checkpoint, UserCallback
 
-from raypack.train.checkpoint_files import read_state
+from raypack.train.checkpoint_reading import read_state
 
 logger = logging.getLogger(__name__)
 

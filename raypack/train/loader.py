@@ -10,18 +10,18 @@ from typing import Any
 import ray
 import torch
 
-from raypack.batching.step_planner import StepPlanner
 from raypack.collate import PackedBatch
 from raypack.data.blocks import StreamRow
 from raypack.data.reader import ReadSpec
 from raypack.data.stream import Stream
-from raypack.errors import LoaderError, StreamError
+from raypack.errors import LoaderError
 from raypack.sampling.receipt import Receipt, receipt_key
 from raypack.source import ArrowSource
+from raypack.train.deal import Deal, Rows, StepFacts
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
 from raypack.train.place import Place
 from raypack.train.recipe import Pace, PackedData
-from raypack.train.run_state import RunState, digest_of
+from raypack.train.run_state import digest_of, state_values
 from raypack.train.step import Step, plan_of
 from raypack.train.waiting import Waiting
 
@@ -42,7 +42,7 @@ class PackedLoader:
         name: str | None,
         place: Place,
         source: ArrowSource,
-        planner: StepPlanner,
+        deal: Deal,
         ledger: Ledger,
         node_planner: Any,
         meeting: Any,
@@ -50,7 +50,7 @@ class PackedLoader:
         pace: Pace,
     ) -> None:
         self._recipe, self._name, self._place, self._source = recipe, name, place, source
-        self._planner, self._ledger = planner, ledger
+        self._deal, self._ledger = deal, ledger
         self._node_planner, self._meeting, self._device = node_planner, meeting, device
         self._pace = pace
         self._told = 0
@@ -60,7 +60,7 @@ class PackedLoader:
         self._trained: dict[int, EpochEntry] = {}
         self._open_step: Step | None = None
         self._stream: Stream | None = None
-        self._rows: Iterator[StreamRow] = iter(())
+        self._rows = Rows(iter(()))
         self._closed = False
 
     # -- what it is ------------------------------------------------------------------------------
@@ -117,22 +117,11 @@ class PackedLoader:
         while True:
             self._check_open("iterated")
             self._require_commit("the next step was asked for")
-            row = next(self._rows, None)
-            if row is None:
-                self._check_end()
+            facts = self._deal.begin(self._rows)
+            if facts is None:
                 return
-            self._open_step = self._step_of(row)
+            self._open_step = self._step_of(facts)
             yield self._open_step
-
-    def _check_end(self) -> None:
-        """Refuse an end that is not the run's, such as after an error of the stream that was caught."""
-        planner, epochs = self._planner, self._recipe.epochs
-        ended = planner.epoch >= epochs or (planner.finished and planner.epoch + 1 == epochs)
-        if len(self._source) and not ended:
-            raise StreamError(
-                f"the stream has ended after step {self.steps_done - 1}, but the run has not: an error that "
-                "it raised must end the train function, so that Ray Train begins again from the checkpoint"
-            )
 
     def _start_stream(self) -> None:
         spec = ReadSpec(
@@ -148,25 +137,16 @@ class PackedLoader:
             node_id=self._place.node_id,
             on_wait=Waiting(self._place, self._node_planner, self._advance),
         )
-        self._rows = iter(self._stream)
+        self._rows = Rows(iter(self._stream))
 
-    def _step_of(self, row: StreamRow) -> Step:
-        meta, planner = row.meta, self._planner
-        if planner.finished and meta.epoch == planner.epoch + 1:
-            planner.start_epoch(meta.epoch)
-        expected = (planner.epoch, planner.cursor.steps, 0)
-        if (meta.epoch, meta.step, meta.micro) != expected:
-            raise StreamError(
-                f"epoch, step and micro-batch {expected} must come next, got "
-                f"{(meta.epoch, meta.step, meta.micro)}"
-            )
+    def _step_of(self, facts: StepFacts) -> Step:
         return Step(
             index=self.steps_done,
             world_size=self._place.world_size,
-            first=row,
+            facts=facts,
             rows=self._rows,
             to_batch=self._to_batch,
-            receipt_key=receipt_key(self._source.fingerprint, meta.epoch),
+            receipt_key=receipt_key(self._source.fingerprint, facts.epoch),
             on_commit=self._commit,
         )
 
@@ -186,9 +166,9 @@ class PackedLoader:
     def _commit(self, step: Step) -> None:
         entry = self._trained.get(step.epoch, EpochEntry(epoch=step.epoch, steps=0, receipt=Receipt()))
         receipt = entry.receipt + step.receipt()
-        self._planner.commit_to(step.end)
+        self._deal.commit(step.facts)
         self._trained[step.epoch] = EpochEntry(epoch=step.epoch, steps=entry.steps + 1, receipt=receipt)
-        self._committed_batches += step.micro_batches
+        self._committed_batches += step.facts.rows
         self._tokens_here += step.real_tokens
         self._open_step = None
         if self._committed_batches >= self._told + self._pace.tell_every:
@@ -196,11 +176,9 @@ class PackedLoader:
 
     def _advance(self) -> None:
         """Tell the node's planner what is committed; absolute, so it may be told again."""
-        planner = self._planner
+        deal = self._deal
         self._told = self._committed_batches
-        self._node_planner.advance.remote(
-            self._place.rank, self._committed_batches, planner.epoch, planner.cursor
-        )
+        self._node_planner.advance.remote(self._place.rank, self._committed_batches, deal.epoch, deal.cursor)
 
     def word(self) -> dict[str, Any]:
         """Return what this rank brings to a report: a digest of its state, its own receipts.
@@ -213,12 +191,16 @@ class PackedLoader:
         self._reported = self.steps_done
         return {
             "step": self.steps_done,
-            "digest": digest_of([self._planner.state().to_dict(), self._ledger.to_dict()]),
+            "digest": digest_of([self._deal.shared(), self._ledger.to_dict()]),
             "epochs": [self._trained[epoch] for epoch in sorted(self._trained)],
         }
 
-    def run_state(self, nonce: str, words: list[dict[str, Any]]) -> RunState:
-        """Return the run's state, with the receipts of all ranks added up.
+    def own_record(self) -> dict[str, Any] | None:
+        """Return what a checkpoint keeps of this rank alone; None under the global deal."""
+        return self._deal.own()
+
+    def run_state(self, nonce: str, words: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the run's state as JSON values, with the receipts of all ranks added up.
 
         Args:
             nonce: The report's nonce.
@@ -231,12 +213,13 @@ class PackedLoader:
             steps=self._steps_here,
         )
         epochs = [_sum_over_ranks(column) for column in zip(*(w["epochs"] for w in words), strict=True)]
-        return RunState(
+        return state_values(
+            deal=self._deal.kind,
             nonce=nonce,
             world_size=self._place.world_size,
             source_path=self._recipe.source_path,
             source=self._source.summary(),
-            planner=self._planner.state(),
+            plan=self._deal.plan(),
             ledger=self._ledger.extended(attempt, epochs),
         )
 

@@ -42,7 +42,8 @@ class PackedData:
         maximum_examples: Most examples in a batch; None is no limit.
         layout: ``packed`` (one flat row, documents isolated) or ``padded`` (one document a row).
         deal: ``global``: steps are planned for all ranks together and dealt to them, so that they
-            hold the same examples at any world size.
+            hold the same examples at any world size. ``rank``: each rank has its shard of the order
+            and packs batches of its own; ranks that finish an epoch early take part with empty ones.
         batches_per_step: Batches of an optimizer step over all ranks. None takes the number of
             workers of the first start (the largest, if a range) and keeps it at every later size.
         tokens_per_step: Instead of it, token slots of a step; rounded up to whole batches.
@@ -84,7 +85,7 @@ class PackedData:
             object.__setattr__(self, "source", absolute(self.source))
         self.options  # noqa: B018  checks the budget
         self.cost  # noqa: B018
-        choice("deal", self.deal, ("global",))
+        choice("deal", self.deal, ("global", "rank"))
         choice("packing", self.packing, PACKINGS)
         choice("backend", self.backend, BACKENDS)
         if self.shuffle is not None:
@@ -114,6 +115,11 @@ class PackedData:
     def cost(self) -> AttentionCost:
         """Weights of the balance over ranks."""
         return AttentionCost.of(self.attention_cost)
+
+    @property
+    def order(self) -> str:
+        """Kind of the epoch's order: ``full`` or ``block``."""
+        return self.shuffle or "full"
 
     @property
     def step_batches(self) -> int | None:

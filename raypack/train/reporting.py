@@ -17,9 +17,16 @@ from ray.train import Checkpoint
 from raypack.actors.meeting import meet
 from raypack.arguments import type_name
 from raypack.errors import LoaderError
-from raypack.train.checkpoint_files import FOLDER, checkpoint_name, write_state
+from raypack.train.checkpoint_files import (
+    FOLDER,
+    Entry,
+    checkpoint_name,
+    loader_folder,
+    write_manifest,
+    write_rank,
+    write_state,
+)
 from raypack.train.loader import PackedLoader
-from raypack.train.run_state import RunState
 
 _reports: dict[str, int] = {}
 
@@ -65,8 +72,13 @@ def report(
     }
     directory = tempfile.mkdtemp(prefix="raypack-report-")
     try:
-        _fill(Path(directory), states if place.rank == 0 else {}, save)
-        _check_names(met("files", _files(Path(directory))))
+        entries = _fill(Path(directory), loaders, states, save)
+        filled = met("files", {"files": _files(Path(directory)), "entries": entries})
+        _check_names([rank["files"] for rank in filled])
+        if place.rank == 0:
+            for name, values in states.items():
+                files = {file: entry for rank in filled for file, entry in rank["entries"][name].items()}
+                write_manifest(loader_folder(Path(directory), name), values, files)
         ray.train.report(
             dict(metrics),
             checkpoint=Checkpoint.from_directory(directory) if os.listdir(directory) else None,
@@ -114,13 +126,26 @@ def _check_agreement(ranks: list[dict[str | None, dict[str, Any]]]) -> None:
                 )
 
 
-def _fill(directory: Path, states: dict[str | None, RunState], save: Callable[[str], None] | None) -> None:
+def _fill(
+    directory: Path,
+    loaders: dict[str | None, PackedLoader],
+    states: dict[str | None, dict[str, Any]],
+    save: Callable[[str], None] | None,
+) -> dict[str | None, dict[str, Entry]]:
+    """Write the user's files and this rank's share of raypack's; return the entries of the latter."""
     if save is not None:
         save(str(directory))
     if (directory / FOLDER).exists():
         raise LoaderError(f"save wrote {FOLDER}/ into the checkpoint: that name is taken, choose another")
-    for name, state in states.items():
-        write_state(directory, state, name)
+    entries: dict[str | None, dict[str, Entry]] = {}
+    for name, loader in loaders.items():
+        folder, values, rank = loader_folder(directory, name), states[name], loader.place.rank
+        entries[name] = write_state(folder, values) if rank == 0 else {}
+        own = loader.own_record()
+        if own is not None:
+            world_size = loader.place.world_size
+            entries[name] |= write_rank(folder, own, nonce=values["nonce"], rank=rank, world_size=world_size)
+    return entries
 
 
 def _files(directory: Path) -> list[str]:

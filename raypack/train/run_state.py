@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the data: the planner's state, the source's summary, the ledger."""
+"""What a checkpoint holds of the data: where the plan stands, the source's summary, the ledger."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from raypack.arguments import integer, shown, text
+from raypack.batching.state import TokenBatchState
 from raypack.batching.step_state import StepPlannerState
 from raypack.errors import CheckpointError
 from raypack.train.ledger import Ledger, exact_fields
+from raypack.train.rank_plan import RankPlan
 
 FORMAT = "raypack run state"
 VERSION = 1
+DEALS = ("global", "rank")
 _FIELDS = (
     "format",
     "version",
@@ -23,14 +26,39 @@ _FIELDS = (
     "step",
     "source_path",
     "source",
-    "planner",
+    "plan",
     "ledger",
 )
 
 
+def state_values(
+    *,
+    deal: str,
+    nonce: str,
+    world_size: int,
+    source_path: str,
+    source: dict[str, Any],
+    plan: dict[str, Any],
+    ledger: Ledger,
+) -> dict[str, Any]:
+    """Return the JSON values of a run's state; see `RunState`."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "deal": deal,
+        "nonce": nonce,
+        "world_size": world_size,
+        "step": ledger.steps,
+        "source_path": source_path,
+        "source": source,
+        "plan": plan,
+        "ledger": ledger.to_dict(),
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """The data side of one checkpoint under the global deal, equal on all ranks."""
+    """The data side of one checkpoint."""
 
     nonce: str
     """Drawn anew for each report; joins the files of one checkpoint."""
@@ -39,7 +67,8 @@ class RunState:
     source_path: str
     source: dict[str, Any]
     """The source's summary, so that a resume can say what changed."""
-    planner: StepPlannerState
+    plan: StepPlannerState | RankPlan
+    """Where the run stands: the global plan, or what is left of the ranks' shards."""
     ledger: Ledger
 
     def __post_init__(self) -> None:
@@ -47,13 +76,17 @@ class RunState:
         integer("world_size", self.world_size, minimum=1, maximum=2**32, error=CheckpointError)
         text("source_path", self.source_path, error=CheckpointError)
         epochs = self.ledger.epochs
-        cursor = self.planner.cursor
-        trained = epochs[-1].steps if epochs and epochs[-1].epoch == self.planner.epoch else 0
-        if trained != cursor.steps:
+        trained = epochs[-1].steps if epochs and epochs[-1].epoch == self.plan.epoch else 0
+        if trained != self.plan.steps:
             raise CheckpointError(
-                f"the planner stands at step {cursor.steps} of epoch {self.planner.epoch}, "
+                f"the plan stands at step {self.plan.steps} of epoch {self.plan.epoch}, "
                 f"the ledger has {trained} steps of it"
             )
+
+    @property
+    def deal(self) -> str:
+        """``global`` or ``rank``."""
+        return "rank" if isinstance(self.plan, RankPlan) else "global"
 
     @property
     def step(self) -> int:
@@ -62,41 +95,38 @@ class RunState:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "deal": "global",
-            "nonce": self.nonce,
-            "world_size": self.world_size,
-            "step": self.step,
-            "source_path": self.source_path,
-            "source": self.source,
-            "planner": self.planner.to_dict(),
-            "ledger": self.ledger.to_dict(),
-        }
+        return state_values(
+            deal=self.deal,
+            nonce=self.nonce,
+            world_size=self.world_size,
+            source_path=self.source_path,
+            source=self.source,
+            plan=self.plan.to_dict(),
+            ledger=self.ledger,
+        )
 
     @classmethod
-    def from_dict(cls, values: object) -> RunState:
+    def from_dict(cls, values: object, ranks: list[TokenBatchState] | None = None) -> RunState:
         """Check untrusted values and return the state.
+
+        Args:
+            values: What `to_dict` gave.
+            ranks: Under the rank deal, the records of all ranks.
 
         Raises:
             CheckpointError: Something is missing, unknown, of a wrong type, or contradicts the rest.
         """
-        record = exact_fields(values, list(_FIELDS), FORMAT)
-        if record["format"] != FORMAT or record["version"] != VERSION or record["deal"] != "global":
-            kind = [record[name] for name in ("format", "version", "deal")]
-            raise CheckpointError(
-                f"must be a {FORMAT!r} of version {VERSION} and the global deal, got {shown(kind)}"
-            )
+        record = check_kind(values)
         if not isinstance(record["source"], dict):
             raise CheckpointError(f"source must be an object, got {shown(record['source'])}")
         try:
+            plan = record["plan"]
             state = cls(
                 nonce=record["nonce"],
                 world_size=record["world_size"],
                 source_path=record["source_path"],
                 source=record["source"],
-                planner=StepPlannerState.from_dict(record["planner"]),
+                plan=StepPlannerState.from_dict(plan) if ranks is None else RankPlan.of(plan, ranks),
                 ledger=Ledger.from_dict(record["ledger"]),
             )
         except (TypeError, ValueError) as error:
@@ -104,6 +134,21 @@ class RunState:
         if state.step != record["step"]:
             raise CheckpointError(f"step must be {state.step}, the ledger's, got {shown(record['step'])}")
         return state
+
+
+def check_kind(values: object) -> dict[str, Any]:
+    """Return a run state's fields, once format, version and deal are known ones.
+
+    Raises:
+        CheckpointError: They are not.
+    """
+    record = exact_fields(values, list(_FIELDS), FORMAT)
+    if record["format"] != FORMAT or record["version"] != VERSION or record["deal"] not in DEALS:
+        kind = [record[name] for name in ("format", "version", "deal")]
+        raise CheckpointError(
+            f"must be a {FORMAT!r} of version {VERSION} with the deal {' or '.join(DEALS)}, got {shown(kind)}"
+        )
+    return record
 
 
 def canonical(values: Any) -> str:

@@ -10,17 +10,17 @@ import ray.train.torch
 import torch
 
 from raypack.actors.meeting import meet, start_meeting
-from raypack.actors.planner import PlannerSpec, start_planner
+from raypack.actors.planner import start_planner
 from raypack.arguments import shown, text
-from raypack.batching.step_planner import StepPlanner
 from raypack.errors import CheckpointError, LoaderError, SourceError
 from raypack.source import ArrowSource, describe_change, open_source
-from raypack.train.checkpoint_files import read_state
+from raypack.train.checkpoint_reading import read_state
 from raypack.train.ledger import Ledger
 from raypack.train.loader import PackedLoader
 from raypack.train.place import Place
 from raypack.train.recipe import PackedData
 from raypack.train.run_state import RunState
+from raypack.train.starts import global_start, rank_start
 
 logger = logging.getLogger(__name__)
 
@@ -50,37 +50,29 @@ def get_loader(
     if name is not None and not text("name", name, error=LoaderError).isidentifier():
         raise LoaderError(f"name must be a Python identifier, got {shown(name)}")
     place = Place.current()
+    torch_device = torch.device(device) if device is not None else ray.train.torch.get_device()
     source = _open(recipe, place)
     label = _label(place, name)
     meeting = start_meeting(place.world_size, name=place.actor_name("meeting", label))
     restored = _read_checkpoint(name) if place.rank == 0 else None
     restored = _agree(meeting, place, source, recipe, restored)
-    planner = _planner(recipe, source, place, restored)
-    micro = -(-planner.batches_per_step // place.world_size)
-    pace = recipe.pace(micro)
-    spec = PlannerSpec(
-        source_path=recipe.source_path,
-        options=recipe.options,
-        state=planner.state(),
-        world_size=place.world_size,
-        epochs=recipe.epochs,
-        attention_cost=recipe.cost,
-        ahead=pace.ahead,
-        ranks_here=place.ranks_here,
-    )
+    _check_restored(recipe, source, place, restored)
+    start = rank_start if recipe.deal == "rank" else global_start
+    deal, spec, pace = start(recipe, source, place, restored, torch_device)
+    whose = f"rank:{place.rank}" if recipe.deal == "rank" else place.node_id
     node_planner = start_planner(
-        spec, name=place.actor_name(f"planner:{place.node_id}", label), node_id=place.node_id
+        spec, name=place.actor_name(f"planner:{whose}", label), node_id=place.node_id
     )
     return PackedLoader(
         recipe,
         name=name,
         place=place,
         source=source,
-        planner=planner,
+        deal=deal,
         ledger=restored.ledger if restored else Ledger(),
         node_planner=node_planner,
         meeting=meeting,
-        device=torch.device(device) if device is not None else ray.train.torch.get_device(),
+        device=torch_device,
         pace=pace,
     )
 
@@ -129,34 +121,26 @@ def _agree(
     return state
 
 
-def _planner(recipe: PackedData, source: ArrowSource, place: Place, restored: RunState | None) -> StepPlanner:
-    size = recipe.step_batches
-    shuffle = recipe.shuffle or "full"
+def _check_restored(recipe: PackedData, source: ArrowSource, place: Place, restored: RunState | None) -> None:
+    """Refuse to go on with another source, or with a recipe that would plan otherwise."""
     if restored is None:
-        return StepPlanner(
-            source.fingerprint,
-            source.lengths,
-            recipe.options,
-            batches_per_step=place.largest_world if size is None else size,
-            packing=recipe.packing,
-            window=recipe.window,
-            seed=recipe.seed,
-            supervised=source.supervised,
-            shuffle=shuffle,
-        )
-    if restored.planner.source_id != source.fingerprint:
+        return
+    plan = restored.plan
+    if plan.source_id != source.fingerprint:
         raise SourceError(
             "the source is not the one that this run began with: "
             f"{describe_change(restored.source, source)}; give the run another name to begin anew"
         )
-    state = restored.planner
-    began = {**state.to_dict(), **state.options.to_dict()}
+    size = recipe.step_batches
+    names = ("packing", "seed", "shuffle", "batches_per_step")
+    began = {"deal": restored.deal, **plan.options.to_dict(), **{name: getattr(plan, name) for name in names}}
     present = {
+        "deal": recipe.deal,
         **recipe.options.to_dict(),
         "packing": recipe.packing,
         "seed": recipe.seed,
-        "shuffle": shuffle,
-        "batches_per_step": state.batches_per_step if size is None else size,
+        "shuffle": recipe.order,
+        "batches_per_step": plan.batches_per_step if size is None else size,
     }
     for what, value in present.items():
         if value != began[what]:
@@ -166,4 +150,3 @@ def _planner(recipe: PackedData, source: ArrowSource, place: Place, restored: Ru
             )
     if place.rank == 0:
         logger.info("resuming at step %d on %d workers", restored.step, place.world_size)
-    return StepPlanner.from_state(state, source.lengths, recipe.options, source.supervised)

@@ -10,14 +10,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from raypack.actors.plan_block import RowMeta
 from raypack.arguments import type_name
 from raypack.batching.plan import TokenBatchPlan
-from raypack.batching.step_plan import StepCursor
 from raypack.collate import PackedBatch
 from raypack.collate.loss import next_token_loss_sum
 from raypack.data.blocks import StreamRow
 from raypack.errors import LoaderError, StreamError
 from raypack.sampling.receipt import Receipt
+from raypack.train.deal import Rows, StepFacts
+
+EMPTY_ROW = StreamRow(
+    address=-1,
+    meta=RowMeta(*[0] * len(RowMeta._fields)),
+    indices=np.empty(0, np.int64),
+    lengths=np.empty(0, np.int32),
+    input_ids=np.empty(0, np.int32),
+    labels=None,
+)
+"""A micro-batch of a rank that has nothing left while others have."""
 
 
 class Step:
@@ -32,16 +43,15 @@ class Step:
         *,
         index: int,
         world_size: int,
-        first: StreamRow,
-        rows: Iterator[StreamRow],
+        facts: StepFacts,
+        rows: Rows,
         to_batch: Callable[[StreamRow], PackedBatch],
         receipt_key: int,
         on_commit: Callable[[Step], None],
     ) -> None:
         self._index = index
         self._world_size = world_size
-        self._meta = first.meta
-        self._first: StreamRow | None = first
+        self._facts = facts
         self._rows = rows
         self._to_batch = to_batch
         self._key = receipt_key
@@ -60,32 +70,32 @@ class Step:
     @property
     def epoch(self) -> int:
         """Number of the epoch."""
-        return self._meta.epoch
+        return self._facts.epoch
 
     @property
     def index_in_epoch(self) -> int:
         """Number of the step in its epoch."""
-        return self._meta.step
+        return self._facts.step
 
     @property
     def micro_batches(self) -> int:
         """Micro-batches of this step on every rank."""
-        return self._meta.micros
+        return self._facts.micros
 
     @property
     def batches(self) -> int:
         """Batches of this step over all ranks, empty ones not counted."""
-        return self._meta.step_batches
+        return self._facts.batches
 
     @property
     def real_tokens(self) -> int:
         """Tokens of this step over all ranks."""
-        return self._meta.step_tokens
+        return self._facts.tokens
 
     @property
     def supervised_tokens(self) -> int:
-        """Label tokens of this step over all ranks, known before any of it is read."""
-        return self._meta.step_supervised
+        """Label tokens of this step over all ranks, known before it is trained."""
+        return self._facts.supervised
 
     @property
     def loss_scale(self) -> float:
@@ -125,8 +135,9 @@ class Step:
             )
 
     def _next_row(self) -> StreamRow:
-        row, self._first = self._first, None
-        row = next(self._rows, None) if row is None else row
+        if len(self._taken) >= self._facts.rows:
+            return EMPTY_ROW
+        row = self._rows.take()
         if row is None:
             raise StreamError(
                 f"the stream ended inside step {self.index}, after {len(self._taken)} micro-batches"
@@ -203,9 +214,9 @@ class Step:
         self._taken.clear()
 
     @property
-    def end(self) -> StepCursor:
-        """The boundary after this step."""
-        return StepCursor(self._meta.step + 1, self._meta.end_position, self._meta.end_batches)
+    def facts(self) -> StepFacts:
+        """What the step is of its deal."""
+        return self._facts
 
     def receipt(self) -> Receipt:
         """Return what this rank trained of the step.

@@ -35,7 +35,6 @@ def spec(make_source):
     )
     return PlannerSpec(
         source_path=source.path,
-        options=options,
         state=one.state(),
         world_size=2,
         epochs=1,
@@ -80,7 +79,7 @@ def test_a_killed_planner_that_owes_a_grant_begins_again_and_pays_it(spec):
     owed = actor.grant.remote(0, 10, 4)
     time.sleep(0.5)
     os.kill(pid, signal.SIGKILL)
-    steps = StepPlanner.from_state(spec.state, long_tailed(400), spec.options).steps(0, 3)
+    steps = StepPlanner.from_state(spec.state, long_tailed(400), spec.state.options).steps(0, 3)
     deadline = time.monotonic() + 30
     block = None
     while block is None and time.monotonic() < deadline:

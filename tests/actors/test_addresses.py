@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from raypack.actors.addresses import AddressedPlans
+from raypack.actors.global_steps import GlobalSteps
 from raypack.actors.plan_block import RowMeta
 from raypack.batching.deal import AttentionCost
 from raypack.batching.options import TokenBatchOptions
@@ -17,9 +18,8 @@ def planner(count=COUNT):
 
 
 def addressed(world_size=2, epochs=2, count=COUNT):
-    return AddressedPlans(
-        planner(count), world_size=world_size, epochs=epochs, attention_cost=AttentionCost()
-    )
+    steps = GlobalSteps(planner(count), world_size=world_size, epochs=epochs, attention_cost=AttentionCost())
+    return AddressedPlans(steps)
 
 
 def rows(block):
@@ -121,5 +121,5 @@ def test_a_run_that_now_has_fewer_epochs_than_it_has_begun_ends_at_once():
     later = planner()
     later.start_epoch(1)
     later.commit(3)
-    plans = AddressedPlans(later, world_size=2, epochs=1, attention_cost=AttentionCost())
+    plans = AddressedPlans(GlobalSteps(later, world_size=2, epochs=1, attention_cost=AttentionCost()))
     assert len(plans.block(0, 0, 5)) == 0

@@ -39,7 +39,6 @@ class Rank:
         self.local = StepPlanner(source.fingerprint, source.lengths, OPTIONS, batches_per_step=size, seed=1)
         spec = PlannerSpec(
             source_path=source.path,
-            options=OPTIONS,
             state=self.local.state(),
             world_size=world_size,
             epochs=epochs,

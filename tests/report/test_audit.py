@@ -7,9 +7,8 @@ import pytest
 
 from raypack.report import verify
 from raypack.source import open_source
-from raypack.train.checkpoint_files import checkpoint_name, write_state
 from tests.conftest import long_tailed
-from tests.train.state_factory import trained
+from tests.train.state_factory import name_of, trained, write
 
 
 @pytest.fixture
@@ -20,8 +19,8 @@ def source(make_source):
 def run_of(tmp_path, state):
     """Lay out a run directory as Ray Train does, with one registered checkpoint."""
     run = tmp_path / "run"
-    name = checkpoint_name(state)
-    write_state(run / name, state)
+    name = name_of(state)
+    write(run / name, state)
     snapshot = {"latest_checkpoint_result": {"checkpoint_dir_name": name}}
     (run / "checkpoint_manager_snapshot.json").write_text(json.dumps(snapshot))
     return run
@@ -40,7 +39,7 @@ def test_a_faithful_run_passes(tmp_path, source, epochs, steps):
 def test_one_checkpoint_can_be_audited_alone(tmp_path, source):
     state = trained(source, steps=4)
     run = run_of(tmp_path, state)
-    assert verify(run / checkpoint_name(state)).ok
+    assert verify(run / name_of(state)).ok
 
 
 def test_a_dropped_batch_is_caught_and_its_step_named(tmp_path, source):
@@ -110,7 +109,7 @@ def test_a_source_that_moved_is_found_by_its_new_path(tmp_path, source):
 def test_a_damaged_checkpoint_is_a_finding(tmp_path, source):
     state = trained(source, steps=3)
     run = run_of(tmp_path, state)
-    (run / checkpoint_name(state) / "raypack/state.json").write_text("{")
+    (run / name_of(state) / "raypack/state.json").write_text("{")
     audit = verify(run)
     assert not audit.ok
     assert "state.json" in audit.findings[0]

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import ray
 import ray.train
 import ray.train.torch
 import torch
@@ -76,6 +77,8 @@ def train(config):
             step.commit()
             if rank == 1 and index == config.get("die_after"):
                 die_once(config["scratch"] + "/died-between-steps")
+            if rank == 1 and index == config.get("kill_planner_after"):
+                kill_planner(loader)
             if index % 4 == 3:
                 report({"step": index}, loader, save=save)
             if index == config.get("stop_after"):
@@ -146,3 +149,9 @@ def take_one(config):
     """Take a single batch."""
     with get_loader(config["recipe"]) as loader:
         next(iter(next(iter(loader))))
+
+
+def kill_planner(loader):
+    """Kill the process of this rank's planner actor, as an out-of-memory killer would."""
+    pid = ray.get(loader._node_planner.__ray_call__.remote(lambda self: os.getpid()))
+    os.kill(pid, signal.SIGKILL)

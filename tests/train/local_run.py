@@ -9,14 +9,15 @@ import ray
 import torch
 
 from raypack.actors import planner as planner_module
-from raypack.actors.planner import NodePlanner, PlannerSpec
+from raypack.actors.planner import NodePlanner
 from raypack.data import reader as reader_module
-from raypack.train import start
 from raypack.train import waiting as waiting_module
-from raypack.train.checkpoint_files import checkpoint_name, read_state, write_state
+from raypack.train.checkpoint_files import checkpoint_name, loader_folder, write_manifest, write_state
+from raypack.train.checkpoint_reading import read_state
 from raypack.train.ledger import Ledger
 from raypack.train.loader import PackedLoader
 from raypack.train.place import Place
+from raypack.train.starts import global_start
 
 LOCAL = pafs.LocalFileSystem()
 
@@ -110,18 +111,9 @@ class Attempt:
         self.recipe, self.source = recipe, source
         restored = read_state(LOCAL, str(checkpoint)) if checkpoint else None
         places = [place_of(rank, world_size) for rank in range(world_size)]
-        planners = [start._planner(recipe, source, place, restored) for place in places]
-        pace = recipe.pace(-(-planners[0].batches_per_step // world_size))
-        spec = PlannerSpec(
-            source_path=recipe.source_path,
-            options=recipe.options,
-            state=planners[0].state(),
-            world_size=world_size,
-            epochs=recipe.epochs,
-            attention_cost=recipe.cost,
-            ahead=pace.ahead,
-            ranks_here=world_size,
-        )
+        cpu = torch.device("cpu")
+        starts = [global_start(recipe, source, place, restored, cpu) for place in places]
+        _, spec, pace = starts[0]
         self.actor = LocalActor(lambda: NodePlanner(spec))
         self.loaders = [
             PackedLoader(
@@ -129,14 +121,14 @@ class Attempt:
                 name=None,
                 place=place,
                 source=source,
-                planner=planner,
+                deal=deal,
                 ledger=restored.ledger if restored else Ledger(),
                 node_planner=self.actor,
                 meeting=Nobody(),
-                device=torch.device("cpu"),
+                device=cpu,
                 pace=pace,
             )
-            for place, planner in zip(places, planners, strict=True)
+            for place, (deal, _, _) in zip(places, starts, strict=True)
         ]
 
     def __enter__(self):
@@ -155,10 +147,11 @@ class Attempt:
         """Write a checkpoint as a report does, and return its folder."""
         words = [loader.word() for loader in self.loaders]
         assert len({(word["step"], word["digest"]) for word in words}) == 1
-        state = self.loaders[0].run_state(nonce, words)
-        folder = parent / checkpoint_name(state)
-        write_state(folder, state)
-        return folder
+        values = self.loaders[0].run_state(nonce, words)
+        directory = parent / checkpoint_name(values)
+        folder = loader_folder(directory, None)
+        write_manifest(folder, values, write_state(folder, values))
+        return directory
 
 
 def place_of(rank, world_size):

@@ -3,6 +3,7 @@
 from raypack.batching.options import TokenBatchOptions
 from raypack.batching.step_planner import StepPlanner
 from raypack.sampling.receipt import Receipt, receipt_key
+from raypack.train.checkpoint_files import checkpoint_name, loader_folder, write_manifest, write_state
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
 from raypack.train.run_state import RunState
 
@@ -42,6 +43,17 @@ def trained(source, *, steps=None, epochs=1, world_size=2, nonce="a" * 32, budge
         world_size=world_size,
         source_path=source.path,
         source=source.summary(),
-        planner=planner.state(),
+        plan=planner.state(),
         ledger=ledger,
     )
+
+
+def name_of(state):
+    """Return the name that a report would give the state's checkpoint."""
+    return checkpoint_name(state.to_dict())
+
+
+def write(directory, state, name=None):
+    """Write a state's files as a report does."""
+    folder = loader_folder(directory, name)
+    write_manifest(folder, state.to_dict(), write_state(folder, state.to_dict()))

@@ -8,10 +8,11 @@ import pyarrow.fs as pafs
 import pytest
 
 from raypack.errors import CheckpointError
-from raypack.train.checkpoint_files import checkpoint_name, read_state, write_state
+from raypack.train.checkpoint_files import entry_of
+from raypack.train.checkpoint_reading import read_state
 from raypack.train.run_state import sealed, unsealed
 from tests.conftest import long_tailed
-from tests.train.state_factory import trained
+from tests.train.state_factory import name_of, trained, write
 
 LOCAL = pafs.LocalFileSystem()
 
@@ -28,8 +29,8 @@ def state(source):
 
 @pytest.fixture
 def checkpoint(tmp_path, state):
-    directory = tmp_path / checkpoint_name(state)
-    write_state(directory, state)
+    directory = tmp_path / name_of(state)
+    write(directory, state)
     return directory
 
 
@@ -43,8 +44,8 @@ def test_a_state_comes_back_as_it_was(checkpoint, state):
 
 def test_named_loaders_lie_beside_each_other(tmp_path, source):
     one, two = trained(source, steps=2), trained(source, steps=3)
-    write_state(tmp_path / "c", one, "train")
-    write_state(tmp_path / "c", two, "extra")
+    write(tmp_path / "c", one, "train")
+    write(tmp_path / "c", two, "extra")
     assert read(tmp_path / "c", "train") == one
     assert read(tmp_path / "c", "extra") == two
     for name in ("other", None):
@@ -114,15 +115,15 @@ def test_an_edited_number_is_found(checkpoint):
 
 def test_a_state_of_another_report_is_stale(checkpoint, source, tmp_path):
     other = trained(source, steps=5, nonce="b" * 32)
-    write_state(tmp_path / "other", other)
+    write(tmp_path / "other", other)
     shutil.copy(tmp_path / "other/raypack/state.json", checkpoint / "raypack/state.json")
-    with pytest.raises(CheckpointError, match=r"state\.json: is stale: it belongs to the report b"):
+    with pytest.raises(CheckpointError, match=r"state\.json: is stale: it belongs to the report 'b"):
         read(checkpoint)
 
 
 def test_a_folder_copied_from_another_checkpoint_is_stale(checkpoint, source):
     shutil.rmtree(checkpoint / "raypack")
-    write_state(checkpoint, trained(source, steps=3, nonce="c" * 32))
+    write(checkpoint, trained(source, steps=3, nonce="c" * 32))
     with pytest.raises(CheckpointError, match=r"manifest\.json is stale"):
         read(checkpoint)
 
@@ -144,12 +145,13 @@ def test_a_foreign_file_is_refused(checkpoint):
     [
         ({"step": 99}, "step must be 5"),
         ({"version": 2}, "version 1"),
-        ({"deal": "rank"}, "global"),
-        ({"world_size": 0}, "world_size must be at least 1"),
-        ({"world_size": 2**60}, "world_size must be at most"),
+        ({"deal": "cards"}, "deal global or rank"),
+        ({"deal": "rank"}, "must be those of the manifest"),
+        ({"world_size": 0}, "must be those of the manifest"),
+        ({"world_size": 2**60}, "must be those of the manifest"),
         ({"source": 3}, "source must be an object"),
-        ({"planner": {}}, "step planner state"),
-        ({"ledger": {"attempts": [], "epochs": []}}, "planner stands at step 5 of epoch 0, the ledger has 0"),
+        ({"plan": {}}, "step planner state"),
+        ({"ledger": {"attempts": [], "epochs": []}}, "plan stands at step 5 of epoch 0, the ledger has 0"),
         ({"extra": 1}, "unknown fields"),
     ],
 )
@@ -159,9 +161,7 @@ def test_a_state_that_was_sealed_with_wrong_values_is_refused(checkpoint, change
     data = sealed(values)
     (folder / "state.json").write_bytes(data)
     manifest = unsealed((folder / "manifest.json").read_bytes())
-    from raypack.train.checkpoint_files import _entry
-
-    manifest["files"]["state.json"] = _entry(data)
+    manifest["files"]["state.json"] = entry_of(data)
     (folder / "manifest.json").write_bytes(sealed(manifest))
     with pytest.raises(CheckpointError, match=message) as caught:
         read(checkpoint)
@@ -169,7 +169,5 @@ def test_a_state_that_was_sealed_with_wrong_values_is_refused(checkpoint, change
 
 
 def test_names_are_unique_for_attempt_world_and_report(source):
-    names = {
-        checkpoint_name(trained(source, steps=5, nonce=n * 32, world_size=w)) for n in "ab" for w in (2, 3)
-    }
+    names = {name_of(trained(source, steps=5, nonce=n * 32, world_size=w)) for n in "ab" for w in (2, 3)}
     assert len(names) == 4

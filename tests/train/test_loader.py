@@ -81,7 +81,7 @@ def test_after_an_error_of_the_stream_that_was_caught_a_second_loop_is_no_end_of
         run.loaders[0]._stream._blocks.put(OSError("the disk is gone"))
         with pytest.raises(OSError, match="the disk is gone"):
             take(iter(run.loaders[0]), 100)
-        with pytest.raises(StreamError, match=r"ended after step \d+, but the run has not"):
+        with pytest.raises(StreamError, match=r"ended after \d+ steps of epoch 0, but the run has not"):
             list(run.loaders[0])
 
 
@@ -104,7 +104,7 @@ def test_an_empty_source_has_no_step(make_source, epochs):
 def test_a_run_that_now_has_fewer_epochs_than_it_has_begun_has_no_step(source, tmp_path):
     with Attempt(recipe_of(source, epochs=2), source, 1) as run:
         steps = iter(run.loaders[0])
-        while run.loaders[0]._planner.epoch == 0:
+        while run.loaders[0]._deal.epoch == 0:
             take(steps, 1)
         checkpoint = run.save(tmp_path, "a" * 32)
     with Attempt(recipe_of(source, epochs=1), source, 2, checkpoint) as run:

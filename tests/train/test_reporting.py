@@ -8,7 +8,7 @@ import pytest
 
 from raypack.errors import LoaderError
 from raypack.train import PackedData, report, reporting
-from raypack.train.checkpoint_files import read_state
+from raypack.train.checkpoint_reading import read_state
 from tests.conftest import long_tailed
 from tests.train.local_run import LOCAL, Attempt, patch
 

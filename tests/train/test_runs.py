@@ -6,8 +6,6 @@ import pytest
 import ray
 import torch
 from ray import cloudpickle
-from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer
 
 from raypack.batching.options import TokenBatchOptions
 from raypack.batching.step_planner import StepPlanner
@@ -16,13 +14,11 @@ from raypack.collate.loss import next_token_loss_sum
 from raypack.report import verify
 from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
-from raypack.train import PackedData, RaypackCallback
 from tests.conftest import documents_table, long_tailed
 from tests.train import functions
+from tests.train.running import BATCHES, BUDGET, CPUS, fit, recipe_of
 
 pytestmark = pytest.mark.ray
-CPUS = 8
-BUDGET, BATCHES = 64, 7
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,28 +39,6 @@ def place(tmp_path_factory):
 def source(place):
     lengths = long_tailed(1501, seed=5)
     return write_source(str(place / "source"), [documents_table(lengths, labels=True)])
-
-
-def fit(function, place, recipe, workers, *, name, failures=0, cpus=0.5, env=None, **config):
-    trainer = TorchTrainer(
-        function,
-        train_loop_config={"recipe": recipe, "scratch": str(place), **config},
-        scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}),
-        run_config=RunConfig(
-            name=name,
-            storage_path=str(place / "storage"),
-            failure_config=FailureConfig(max_failures=failures),
-            callbacks=[RaypackCallback()],
-            worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", **(env or {})}},
-        ),
-    )
-    return trainer.fit()
-
-
-def recipe_of(source, **more):
-    return PackedData(
-        **{"source": source.path, "maximum_tokens": BUDGET, "batches_per_step": BATCHES, "seed": 3, **more}
-    )
 
 
 # -- the chain: killed between two steps and in a report, then 2 -> 3 -> 5 -> 1 workers -----------

@@ -5,10 +5,12 @@ import pytest
 import torch
 
 from raypack.actors.plan_block import RowMeta
+from raypack.batching.step_plan import StepCursor
 from raypack.collate import PackedBatch
 from raypack.data.blocks import StreamRow
 from raypack.errors import LoaderError, StreamError
 from raypack.sampling.receipt import Receipt, receipt_key
+from raypack.train.deal import Rows, StepFacts
 from raypack.train.step import Step, plan_of
 
 KEY = receipt_key("s", 0)
@@ -42,18 +44,31 @@ def row(micro, micros=3, indices=(0, 1)):
     )
 
 
+def facts(**more):
+    values = {
+        "epoch": 0,
+        "step": 4,
+        "micros": 3,
+        "rows": 3,
+        "batches": 5,
+        "tokens": 30,
+        "supervised": SUPERVISED,
+        "end": StepCursor(5, 50, 0),
+    }
+    return StepFacts(**{**values, **more})
+
+
 def to_batch(r):
     return PackedBatch.from_flat(r.input_ids, r.lengths, indices=r.indices, plan=plan_of(r))
 
 
 def step(rows=None, commits=None):
-    rows = iter(rows or [row(0), row(1, indices=(2,)), row(2, indices=())])
-    first = next(rows)
+    rows = rows or [row(0), row(1, indices=(2,)), row(2, indices=())]
     return Step(
         index=9,
         world_size=2,
-        first=first,
-        rows=rows,
+        facts=facts(),
+        rows=Rows(iter(rows)),
         to_batch=to_batch,
         receipt_key=KEY,
         on_commit=(commits if commits is not None else []).append,
@@ -203,17 +218,22 @@ def test_an_empty_batch_gives_a_zero_loss_with_zero_gradients():
     assert torch.equal(model.weight.grad, torch.zeros(11, 11))
 
 
-def test_a_step_without_a_supervised_token_has_the_scale_zero():
-    r = row(0, micros=1, indices=())
-    one = Step(
+def bare(**more):
+    return Step(
         index=0,
         world_size=2,
-        first=StreamRow(
-            **{**{f: getattr(r, f) for f in r.__slots__}, "meta": r.meta._replace(step_supervised=0)}
-        ),
-        rows=iter(()),
+        facts=facts(**more),
+        rows=Rows(iter([row(0, micros=2)])),
         to_batch=to_batch,
         receipt_key=KEY,
         on_commit=lambda s: None,
     )
-    assert one.loss_scale == 0.0
+
+
+def test_a_step_without_a_supervised_token_has_the_scale_zero():
+    assert bare(supervised=0).loss_scale == 0.0
+
+
+def test_a_rank_with_fewer_rows_than_micro_batches_takes_part_with_empty_ones():
+    batches = list(bare(micros=3, rows=1))
+    assert [batch.num_documents for batch in batches] == [2, 0, 0]

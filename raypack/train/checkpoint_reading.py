@@ -1,0 +1,173 @@
+"""Reads a loader's files from a checkpoint and refuses, by name, whatever is not right with them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import pyarrow.fs as pafs
+
+from raypack.arguments import integer, shown
+from raypack.batching.state import TokenBatchState
+from raypack.errors import CheckpointError
+from raypack.train.checkpoint_files import (
+    FOLDER,
+    MANIFEST,
+    MANIFEST_FORMAT,
+    RANK_FORMAT,
+    STATE,
+    entry_of,
+    rank_file,
+)
+from raypack.train.ledger import exact_fields
+from raypack.train.run_state import DEALS, RunState, check_kind, unsealed
+
+_MANIFEST_FIELDS = ["format", "version", "nonce", "step", "world_size", "deal", "files"]
+_RANK_FIELDS = ["format", "version", "nonce", "rank", "world_size", "state"]
+_LARGEST_FILE = 64 << 20
+_MOST_RANKS = 1 << 20
+_READERS = 16
+_OUR_NAME = re.compile(r"^step_\d{8,}_w\d+_a\d+_([0-9a-f]{12})$")
+_Value = TypeVar("_Value")
+
+
+def read_state(filesystem: pafs.FileSystem, path: str, name: str | None = None) -> RunState:
+    """Read and check the files of one loader; nothing else of the checkpoint is touched.
+
+    Args:
+        filesystem: The checkpoint's pyarrow filesystem.
+        path: The checkpoint's path on it.
+        name: The loader's name, where it has one.
+
+    Raises:
+        CheckpointError: A file is missing, extra, cut short, edited, stale or foreign; it is named.
+    """
+    folder = "/".join([path.rstrip("/"), FOLDER, *([name] if name else [])])
+    present = _present(filesystem, folder, path, name)
+    if MANIFEST not in present:
+        raise CheckpointError(f"{folder}/{MANIFEST} is missing: {_others(filesystem, path, name)}")
+    manifest_file = f"{folder}/{MANIFEST}"
+    manifest = _named(manifest_file, lambda: _manifest(_read(filesystem, manifest_file)))
+    _check_name(path, manifest, manifest_file)
+    expected = {MANIFEST, *manifest["files"]}
+    for file in sorted(expected - set(present)):
+        raise CheckpointError(f"{folder}/{file} is missing, but {MANIFEST} lists it")
+    for file in sorted(set(present) - expected):
+        raise CheckpointError(f"{folder}/{file} is not in {MANIFEST}: it is no file of this checkpoint")
+
+    def load(file: str, check: Callable[[dict[str, Any]], _Value]) -> _Value:
+        data = _read(filesystem, f"{folder}/{file}")
+        return _named(f"{folder}/{file}", lambda: check(_values(data, manifest, file)))
+
+    values = load(STATE, check_kind)
+    ranks = None
+    if manifest["deal"] == "rank":
+        numbers = range(manifest["world_size"])
+        with ThreadPoolExecutor(_READERS) as pool:  # small files, far away: side by side
+            ranks = [*pool.map(lambda r: load(rank_file(r), lambda v: _rank_state(v, r, manifest)), numbers)]
+    return _named(f"{folder}/{STATE}", lambda: _state(values, ranks, manifest))
+
+
+def _present(filesystem: pafs.FileSystem, folder: str, path: str, name: str | None) -> list[str]:
+    infos = filesystem.get_file_info(pafs.FileSelector(folder, allow_not_found=True))
+    if not infos:
+        raise CheckpointError(f"{folder} is missing: {_others(filesystem, path, name)}")
+    return [info.base_name for info in infos if info.type == pafs.FileType.File]
+
+
+def _others(filesystem: pafs.FileSystem, path: str, name: str | None) -> str:
+    """Say what there is in a checkpoint in place of the loader that was asked for."""
+    infos = filesystem.get_file_info(pafs.FileSelector(f"{path.rstrip('/')}/{FOLDER}", allow_not_found=True))
+    names = sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
+    if names and name not in names:
+        return f"the checkpoint holds the loaders {', '.join(map(repr, names))}; give the name of one"
+    if any(info.base_name == MANIFEST for info in infos):
+        return "the checkpoint holds a loader without a name; give none"
+    if infos:
+        return "the checkpoint is incomplete"
+    return (
+        f"the checkpoint {path} holds no state of raypack; report with raypack.train.report, or begin under "
+        "another run name"
+    )
+
+
+def _named(file: str, check: Callable[[], _Value]) -> _Value:
+    try:
+        return check()
+    except CheckpointError as error:
+        raise CheckpointError(f"{file}: {error}") from error
+
+
+def _read(filesystem: pafs.FileSystem, file: str) -> bytes:
+    size = filesystem.get_file_info(file).size
+    if size is None or size > _LARGEST_FILE:
+        raise CheckpointError(f"{file} must be at most {_LARGEST_FILE} bytes, got {size}")
+    with filesystem.open_input_stream(file) as stream:
+        return bytes(stream.read())
+
+
+def _manifest(data: bytes) -> dict[str, Any]:
+    manifest = exact_fields(unsealed(data), _MANIFEST_FIELDS, MANIFEST_FORMAT)
+    if manifest["format"] != MANIFEST_FORMAT or manifest["version"] != 1 or manifest["deal"] not in DEALS:
+        raise CheckpointError(f"must be a {MANIFEST_FORMAT!r} of version 1, got {shown(manifest)}")
+    if not isinstance(manifest["nonce"], str) or not isinstance(manifest["files"], dict):
+        raise CheckpointError(f"must hold a nonce and a list of files, got {shown(manifest)}")
+    try:
+        world_size = integer("world_size", manifest["world_size"], minimum=1, maximum=_MOST_RANKS)
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(str(error)) from error
+    files = {STATE, *map(rank_file, range(world_size if manifest["deal"] == "rank" else 0))}
+    if set(manifest["files"]) != files:
+        raise CheckpointError(
+            f"must list {STATE} and, under the rank deal, a file of each of its {world_size} ranks; got "
+            f"{shown(sorted(map(str, manifest['files'])))}"
+        )
+    return manifest
+
+
+def _check_name(path: str, manifest: dict[str, Any], file: str) -> None:
+    ours = _OUR_NAME.match(path.rstrip("/").rsplit("/", 1)[-1])
+    if ours and not manifest["nonce"].startswith(ours[1]):
+        raise CheckpointError(
+            f"{file} is stale: it belongs to the report {manifest['nonce'][:12]} (step "
+            f"{shown(manifest['step'])}), the checkpoint's name to {ours[1]}"
+        )
+
+
+def _values(data: bytes, manifest: dict[str, Any], file: str) -> dict[str, Any]:
+    """Return the values of a file that the manifest lists, once they belong to the same report."""
+    entry = exact_fields(manifest["files"][file], ["bytes", "digest"], "manifest entry")
+    if len(data) != entry["bytes"]:
+        raise CheckpointError(f"must have {shown(entry['bytes'])} bytes, has {len(data)}: cut short or stale")
+    values = unsealed(data)
+    if values.get("nonce") != manifest["nonce"]:
+        raise CheckpointError(
+            f"is stale: it belongs to the report {shown(values.get('nonce'))}, the manifest to "
+            f"{manifest['nonce']} at step {shown(manifest['step'])}"
+        )
+    if entry_of(data) != entry:
+        raise CheckpointError("is not the file that the manifest lists: its digest differs")
+    return values
+
+
+def _rank_state(values: dict[str, Any], rank: int, manifest: dict[str, Any]) -> TokenBatchState:
+    record = exact_fields(values, _RANK_FIELDS, RANK_FORMAT)
+    expected = {"format": RANK_FORMAT, "version": 1, "rank": rank, "world_size": manifest["world_size"]}
+    for field, value in expected.items():
+        if record[field] != value:
+            raise CheckpointError(f"{field} must be {value!r}, got {shown(record[field])}")
+    try:
+        state = TokenBatchState.from_dict(record["state"])
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+    if (state.sampler.rank, state.sampler.world_size) != (rank, manifest["world_size"]):
+        raise CheckpointError(f"holds the sampler of rank {state.sampler.rank} of {state.sampler.world_size}")
+    return state
+
+
+def _state(values: dict[str, Any], ranks: list[TokenBatchState] | None, manifest: dict[str, Any]) -> RunState:
+    if values["deal"] != manifest["deal"] or values["world_size"] != manifest["world_size"]:
+        raise CheckpointError("deal and world_size must be those of the manifest")
+    return RunState.from_dict(values, ranks)

@@ -1,0 +1,78 @@
+"""The global deal in the train process: a planner's cursor that follows what is committed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from raypack.batching.step_plan import StepCursor
+from raypack.batching.step_planner import StepPlanner
+from raypack.errors import StreamError
+from raypack.train.deal import Rows, StepFacts, ended_early
+
+
+class GlobalDeal:
+    """Steps come planned for all ranks together, so the stream knows all of a step in advance."""
+
+    kind = "global"
+
+    def __init__(self, planner: StepPlanner, epochs: int) -> None:
+        self._planner = planner
+        self._epochs = epochs
+
+    @property
+    def epoch(self) -> int:
+        """Number of the present epoch."""
+        return self._planner.epoch
+
+    @property
+    def cursor(self) -> StepCursor:
+        """The boundary after the last committed step."""
+        return self._planner.cursor
+
+    def begin(self, rows: Rows) -> StepFacts | None:
+        """Return the next step, or None at the end of the run.
+
+        Raises:
+            StreamError: The stream gives another step than comes next, or ended before the run.
+        """
+        row, planner = rows.peek(), self._planner
+        if row is None:
+            ended = planner.epoch >= self._epochs or (planner.finished and planner.epoch + 1 == self._epochs)
+            if len(planner.lengths) and not ended:
+                raise ended_early(planner.epoch, planner.cursor.steps)
+            return None
+        meta = row.meta
+        if planner.finished and meta.epoch == planner.epoch + 1:
+            planner.start_epoch(meta.epoch)
+        expected = (planner.epoch, planner.cursor.steps, 0)
+        if (meta.epoch, meta.step, meta.micro) != expected:
+            raise StreamError(
+                f"epoch, step and micro-batch {expected} must come next, got "
+                f"{(meta.epoch, meta.step, meta.micro)}"
+            )
+        return StepFacts(
+            epoch=meta.epoch,
+            step=meta.step,
+            micros=meta.micros,
+            rows=meta.micros,
+            batches=meta.step_batches,
+            tokens=meta.step_tokens,
+            supervised=meta.step_supervised,
+            end=StepCursor(meta.step + 1, meta.end_position, meta.end_batches),
+        )
+
+    def commit(self, facts: StepFacts) -> None:
+        """Move over a step that was trained."""
+        self._planner.commit_to(facts.end)
+
+    def shared(self) -> Any:
+        """Return the planner's state: equal on all ranks by nature."""
+        return self.plan()
+
+    def plan(self) -> dict[str, Any]:
+        """Return the planner's state."""
+        return self._planner.state().to_dict()
+
+    def own(self) -> dict[str, Any] | None:
+        """Return None: ranks have nothing of their own."""
+        return None

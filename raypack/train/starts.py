@@ -1,0 +1,118 @@
+"""Where an attempt begins, for each deal: this rank's side of it, and what its planner is made of."""
+
+from __future__ import annotations
+
+import torch
+
+from raypack.actors.planner import PlannerSpec
+from raypack.batching.lengths import LengthTable
+from raypack.batching.sampler import StatefulTokenBatchSampler
+from raypack.batching.step_planner import StepPlanner
+from raypack.batching.step_state import StepPlannerState
+from raypack.errors import LoaderError
+from raypack.sampling.sampler import StatefulShardSampler
+from raypack.source import ArrowSource
+from raypack.train.deal import Deal
+from raypack.train.global_deal import GlobalDeal
+from raypack.train.place import Place
+from raypack.train.rank_deal import Agree, RankDeal, add_up
+from raypack.train.rank_plan import RankPlan
+from raypack.train.recipe import Pace, PackedData
+from raypack.train.run_state import RunState
+
+Start = tuple[Deal, PlannerSpec, Pace]
+
+
+def global_start(
+    recipe: PackedData, source: ArrowSource, place: Place, restored: RunState | None, device: torch.device
+) -> Start:
+    """Begin under the global deal: one state for all ranks, one planner a node."""
+    if restored is not None and isinstance(restored.plan, StepPlannerState):
+        planner = StepPlanner.from_state(restored.plan, source.lengths, recipe.options, source.supervised)
+    else:
+        planner = StepPlanner(
+            source.fingerprint,
+            source.lengths,
+            recipe.options,
+            batches_per_step=recipe.step_batches or place.largest_world,
+            packing=recipe.packing,
+            window=recipe.window,
+            seed=recipe.seed,
+            supervised=source.supervised,
+            shuffle=recipe.order,
+        )
+    pace = recipe.pace(-(-planner.batches_per_step // place.world_size))
+    spec = PlannerSpec(
+        source_path=recipe.source_path,
+        state=planner.state(),
+        world_size=place.world_size,
+        epochs=recipe.epochs,
+        ahead=pace.ahead,
+        ranks_here=place.ranks_here,
+        attention_cost=recipe.cost,
+    )
+    return GlobalDeal(planner, recipe.epochs), spec, pace
+
+
+def rank_start(
+    recipe: PackedData, source: ArrowSource, place: Place, restored: RunState | None, device: torch.device
+) -> Start:
+    """Begin under the rank deal: a sampler, a planner and a state for each rank."""
+    plan = restored.plan if restored is not None and isinstance(restored.plan, RankPlan) else None
+    sampler = rank_sampler(recipe, source.fingerprint, source.lengths, plan, place.rank, place.world_size)
+    batches = plan.batches_per_step if plan else recipe.step_batches or place.largest_world
+    micros = -(-batches // place.world_size)
+    steps = plan.steps if plan else 0
+    pace = recipe.pace(micros)
+    spec = PlannerSpec(
+        source_path=recipe.source_path,
+        state=sampler.state(),
+        world_size=place.world_size,
+        epochs=recipe.epochs,
+        ahead=pace.ahead,
+        ranks_here=1,
+        micros=micros,
+        steps=steps,
+    )
+    deal = RankDeal(
+        sampler,
+        micros=micros,
+        batches_per_step=batches,
+        steps=steps,
+        epochs=recipe.epochs,
+        agree=_agreement(place, device),
+    )
+    return deal, spec, pace
+
+
+def rank_sampler(
+    recipe: PackedData,
+    source_id: str,
+    lengths: LengthTable,
+    plan: RankPlan | None,
+    rank: int,
+    world_size: int,
+) -> StatefulTokenBatchSampler:
+    """Return a rank's sampler: a fresh shard, or its part of what a plan has left."""
+    if plan is not None:
+        return StatefulTokenBatchSampler.reshard(plan.consolidated, rank, world_size, lengths)
+    shard = StatefulShardSampler(
+        source_id,
+        len(lengths),
+        rank=rank,
+        world_size=world_size,
+        seed=recipe.seed,
+        shuffle=recipe.order,
+    )
+    return StatefulTokenBatchSampler(shard, lengths, recipe.options)
+
+
+def _agreement(place: Place, device: torch.device) -> Agree:
+    if place.world_size == 1:
+        return lambda values: values
+    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() != place.world_size:
+        raise LoaderError(
+            f"deal='rank' needs a torch process group of its {place.world_size} ranks for the flag of each "
+            "step: use TorchTrainer, or deal='global'"
+        )
+    return lambda values: add_up(values, device)

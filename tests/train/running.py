@@ -1,0 +1,31 @@
+"""How the tests start a Ray Train run."""
+
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer
+
+from raypack.train import PackedData, RaypackCallback
+
+CPUS = 8
+BUDGET, BATCHES = 64, 7
+
+
+def fit(function, place, recipe, workers, *, name, failures=0, cpus=0.5, env=None, **config):
+    trainer = TorchTrainer(
+        function,
+        train_loop_config={"recipe": recipe, "scratch": str(place), **config},
+        scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}),
+        run_config=RunConfig(
+            name=name,
+            storage_path=str(place / "storage"),
+            failure_config=FailureConfig(max_failures=failures),
+            callbacks=[RaypackCallback()],
+            worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", **(env or {})}},
+        ),
+    )
+    return trainer.fit()
+
+
+def recipe_of(source, **more):
+    return PackedData(
+        **{"source": source.path, "maximum_tokens": BUDGET, "batches_per_step": BATCHES, "seed": 3, **more}
+    )
