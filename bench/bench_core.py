@@ -1,0 +1,200 @@
+"""The numpy core: order, greedy planning, global steps, and what a restart and a record cost at 10^9 rows.
+
+    python bench/bench_core.py [--rows 1000000000]
+
+The rows' table is written to a temporary file of 4 bytes a row and read through a memory map.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import rich
+from rich.table import Table
+
+from raypack.batching import (
+    ConsolidatedTokenBatchState,
+    LengthTable,
+    StatefulTokenBatchSampler,
+    StepPlanner,
+    TokenBatchOptions,
+)
+from raypack.batching.greedy import greedy_ends
+from raypack.batching.step_state import StepPlannerState
+from raypack.sampling import EpochOrder, StatefulShardSampler
+
+REPEATS = 5
+WORLD = 1024
+STEPS = 100_000
+
+
+def timed(work, repeats=REPEATS):
+    """Return the median, least and greatest time of some runs, seconds."""
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times), min(times), max(times)
+
+
+def plain_greedy(lengths, budget, limit):
+    """The greedy rule, budget and number of examples, as a plain loop over a list."""
+    ends, total, count = [], 0, 0
+    for k, length in enumerate(lengths):
+        if total + length > budget or count == limit:
+            ends.append(k)
+            total = count = 0
+        total += length
+        count += 1
+    ends.append(len(lengths))
+    return ends
+
+
+def lognormal(count, median, seed=0):
+    rng = np.random.default_rng(seed)
+    return np.clip(rng.lognormal(np.log(median), 0.8, count).astype(np.int32), 1, 4096)
+
+
+def order_rows(table):
+    positions = np.random.default_rng(0).integers(0, 10**9, 4_000_000)
+    for shuffle in ("full", "block"):
+        order = EpochOrder(10**9, seed=1, epoch=0, shuffle=shuffle)
+        for what, work in (
+            ("in sequence", lambda o=order: o.slice(10**8, 10**8 + 4_000_000)),
+            ("at random", lambda o=order: o.at(positions)),
+        ):
+            median, low, high = timed(work)
+            table.add_row(
+                f"order {shuffle}, N = 10^9, {what}",
+                f"{4 / median:.0f} M positions/s",
+                f"{4 / high:.0f}-{4 / low:.0f}",
+            )
+
+
+def greedy_rows(table):
+    options = TokenBatchOptions(4096)
+    for median_length in (400, 75):
+        lengths = lognormal(1_000_000, median_length)
+        as_list = lengths.tolist()
+        assert greedy_ends(lengths, options).tolist() == plain_greedy(as_list, 4096, None)
+        ratios = []
+        for _ in range(REPEATS):
+            plain, _, _ = timed(partial(plain_greedy, as_list, 4096, None), 1)
+            ours, _, _ = timed(partial(greedy_ends, lengths, options), 1)
+            ratios.append(plain / ours)
+        table.add_row(
+            f"greedy, budget 4,096, mean {lengths.mean():.0f}",
+            f"{statistics.median(ratios):.1f}x a plain loop",
+            f"{min(ratios):.1f}-{max(ratios):.1f}",
+        )
+
+
+def step_rows(table):
+    lengths = LengthTable(lognormal(2_000_000, 400))
+    options = TokenBatchOptions(4096)
+    planner = StepPlanner("bench", lengths, options, batches_per_step=8 * WORLD, seed=0)
+    times, spread = [], []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        (step,) = planner.steps(0, 1)
+        ranks = step.deal(WORLD)
+        times.append(time.perf_counter() - began)
+        costs = dict(zip(map(id, step.batches), step.costs(), strict=True))
+        loads = [sum(costs.get(id(plan), 0) for plan in rank) for rank in ranks]
+        spread.append(max(loads) / (sum(loads) / len(loads)))
+        planner.commit(1)
+    table.add_row(
+        f"one global step of 8 x {WORLD:,} batches, planned and dealt",
+        f"{1e3 * statistics.median(times):.0f} ms",
+        f"{1e3 * min(times):.0f}-{1e3 * max(times):.0f}",
+    )
+    table.add_row("its max/mean cost over ranks", f"{statistics.median(spread):.3f}", "")
+
+
+def billion_rows(table, rows, folder):
+    path = folder / "lengths.i32"
+    piece = lognormal(1_000_000, 400)
+    with open(path, "wb") as file:
+        for _ in range(rows // len(piece)):
+            file.write(piece.tobytes())
+    count = rows // len(piece) * len(piece)
+    known = {
+        "minimum": int(piece.min()),
+        "minimum_index": int(piece.argmin()),
+        "maximum": int(piece.max()),
+        "maximum_index": int(piece.argmax()),
+    }
+    options = TokenBatchOptions(4096)
+
+    def lengths():
+        return LengthTable(np.memmap(path, np.int32, "r"), "known", **known)
+
+    planner = StepPlanner("bench", lengths(), options, batches_per_step=64, seed=0)
+    planner.commit_to(type(planner.cursor)(10**6, count // 100 * 99, 0))
+    record = json.dumps(planner.state().to_dict())
+
+    def restart():
+        state = StepPlannerState.from_dict(json.loads(record))
+        StepPlanner.from_state(state, lengths(), options).steps(0, 1)
+
+    median, low, high = timed(restart)
+    table.add_row(
+        f"global deal, {count:,} rows, 99 %: restore and first plan",
+        f"{1e3 * median:.0f} ms",
+        f"{1e3 * low:.0f}-{1e3 * high:.0f}",
+    )
+    table.add_row("its record", f"{len(record):,} bytes", "")
+    return lengths(), options, count
+
+
+def rank_records(table, lengths, options, count):
+    """Ranks that commit whole batches for 100,000 steps drift apart by the batches' numbers of examples."""
+    sizes = np.diff(greedy_ends(lognormal(1_000_000, 400), options))
+    rng = np.random.default_rng(0)
+    share = count // WORLD
+    steps = min(STEPS, int(0.9 * share / sizes.mean()))
+    drift = rng.normal(steps * sizes.mean(), sizes.std() * np.sqrt(steps), WORLD).astype(np.int64)
+    states = []
+    for rank in range(WORLD):
+        shard = StatefulShardSampler("bench", count, seed=0, rank=rank, world_size=WORLD)
+        sampler = StatefulTokenBatchSampler(shard, lengths, options)
+        shard.next_indices(int(drift[rank]))
+        sampler.commit(int(drift[rank]))
+        states.append(sampler.state())
+    began = time.perf_counter()
+    merged = ConsolidatedTokenBatchState.consolidate(states)
+    seconds = time.perf_counter() - began
+    after = StatefulTokenBatchSampler.reshard(merged, 3, 1000, lengths).state()
+    name = f"rank deal, {count:,} rows, {WORLD:,} ranks, {steps:,} steps"
+    table.add_row(f"{name}: consolidated record", f"{len(json.dumps(merged.to_dict())):,} bytes", "")
+    table.add_row("consolidating", f"{1e3 * seconds:.0f} ms", "")
+    table.add_row("a rank's record after the reshard", f"{len(json.dumps(after.to_dict())):,} bytes", "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=int, default=10**9)
+    args = parser.parse_args()
+    table = Table(title="numpy core, one core", title_justify="left")
+    for heading in ("what", "median", "spread"):
+        table.add_column(heading, justify="left" if heading == "what" else "right")
+    order_rows(table)
+    greedy_rows(table)
+    step_rows(table)
+    with tempfile.TemporaryDirectory(prefix="raypack-bench-") as work:
+        lengths, options, count = billion_rows(table, args.rows, Path(work))
+        rank_records(table, lengths, options, count)
+        del lengths
+    rich.print(table)
+
+
+if __name__ == "__main__":
+    main()
