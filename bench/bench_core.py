@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import rich
+from rich.console import Console
 from rich.table import Table
 
 from raypack.batching import (
@@ -193,7 +193,7 @@ def main() -> None:
         lengths, options, count = billion_rows(table, args.rows, Path(work))
         rank_records(table, lengths, options, count)
         del lengths
-    rich.print(table)
+    Console(width=130).print(table)
 
 
 if __name__ == "__main__":

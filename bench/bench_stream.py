@@ -22,10 +22,10 @@ import psutil
 import pyarrow as pa
 import ray
 import ray.train
-import rich
 from ray import cloudpickle
 from ray.train import RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+from rich.console import Console
 from rich.table import Table
 
 from raypack.source import write_source
@@ -175,7 +175,7 @@ def run_all(args, work: str) -> None:
     table = Table(title=f"2 ranks, batches of {BUDGET:,} tokens, blocks of {ROWS} rows", title_justify="left")
     for heading in (
         "path",
-        "M tokens/s, both ranks",
+        "M tokens/s",
         "spread",
         "first batch s",
         "ahead",
@@ -203,7 +203,7 @@ def run_all(args, work: str) -> None:
             run_config=RunConfig(name=f"bench-{mode}", storage_path=work + "/runs"),
         ).fit()
         table.add_row(mode, *row([json.loads(Path(work, f"{mode}-{r}.json").read_text()) for r in (0, 1)]))
-    rich.print(table)
+    Console(width=130).print(table)
 
 
 def row(ranks) -> list[str]:
