@@ -56,7 +56,9 @@ def test_a_run_of_shards_that_was_killed_and_resharded_trains_each_example_once_
     audit = verify(place / "storage/chain")
     assert audit.ok, audit.findings
     assert [(e.complete, e.trained) for e in audit.epochs] == [(True, 901)] * 2
-    assert [a.world_size for a in audit.attempts] == [2, 2, 3, 1, 5]
+    worlds = [a.world_size for a in audit.attempts]
+    assert worlds[-3:] == [3, 1, 5]
+    assert worlds[:-3] in ([2, 2], [2])  # an attempt whose report came too late leaves no trace
 
 
 def test_each_rank_has_its_own_small_file_in_the_checkpoint(chain, place):
