@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -15,6 +14,7 @@ from ray.data.datasource import Datasource, ReadTask
 from ray.util.debug import log_once
 
 from raypack.data.blocks import StreamRow, decode_block
+from raypack.data.iteration import closing_batches
 from raypack.data.reader import ReadSpec, read_blocks
 
 READER_CPUS = 0.25
@@ -79,30 +79,13 @@ def dataset_blocks(spec: ReadSpec, node_id: str) -> Iterator[list[StreamRow]]:
     context.execution_options.preserve_order = True
     context.target_max_block_size = 1  # each table of one row is a block of its own
     context.enable_progress_bars = False
-    batches = iter(
-        dataset.iter_torch_batches(
-            batch_size=None,
-            collate_fn=BlockCollate(),
-            prefetch_batches=0,  # with more, a block is held back until the next is there: that needs credit
-            device="cpu",
-        )
+    batches = dataset.iter_torch_batches(
+        batch_size=None,
+        collate_fn=BlockCollate(),
+        prefetch_batches=0,  # with more, a block is held back until the next is there: that needs credit
+        device="cpu",
     )
-    prefetcher = None
-    try:
-        for rows in batches:
-            prefetcher = prefetcher or _prefetcher_of(batches)
-            yield rows
-    finally:
-        batches.close()
-        if prefetcher is not None:
-            prefetcher.stop()
-
-
-def _prefetcher_of(batches: Any) -> Any:
-    """Return what Ray Data 2.60 starts a thread for and does not stop itself, or None where it changed."""
-    if not inspect.isgenerator(batches):
-        return None
-    return getattr(inspect.getgeneratorlocals(batches).get("batch_iterator"), "_prefetcher", None)
+    yield from closing_batches(batches)
 
 
 class _OwnLines(logging.Filter):

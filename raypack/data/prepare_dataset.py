@@ -14,6 +14,7 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from raypack.data.inputs import Chunk
+from raypack.data.iteration import closing_batches
 from raypack.data.prepare_chunk import ChunkResult, failed, prepare_chunk, read_results
 from raypack.data.prepare_gate import ATTEMPTS
 from raypack.data.prepare_options import PrepareOptions
@@ -120,5 +121,6 @@ def run_chunks(work: ChunkWork, gate: Any) -> Generator[ChunkResult, None, None]
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     with quiet(_NAME):
-        for table in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1):
+        batches = dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=1)
+        for table in closing_batches(batches):
             yield from read_results(table)

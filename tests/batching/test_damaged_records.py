@@ -18,7 +18,7 @@ from raypack.sampling import ConsolidatedSamplerState, SamplerState
 from tests.sampling.worlds import consolidate, reshard, train, world
 
 LENGTHS = np.random.default_rng(0).integers(1, 9, 40)
-MUTATIONS = 6_000
+MUTATIONS = 9_000
 
 
 def deep(levels):

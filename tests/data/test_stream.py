@@ -159,10 +159,15 @@ def test_streams_leave_no_threads_behind(make_source, backend, whole):
             next(iter(stream))
         stream._feeder.join(15)
 
+    before = set(threading.enumerate())
     for _ in range(3):
         once()
+
+    def ours():
+        return [t.name for t in threading.enumerate() if t not in before and _ours(t.name)]
+
     deadline = time.monotonic() + 15
-    while (left := [t.name for t in threading.enumerate() if _ours(t.name)]) and time.monotonic() < deadline:
+    while (left := ours()) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left
 
