@@ -32,7 +32,7 @@ from raypack.source import write_source
 from raypack.train import PackedData, get_loader
 
 BUDGET = 16_384
-ROWS = 32
+ROWS = 64
 STALL_S = 6.0
 
 

@@ -15,8 +15,8 @@ from raypack.errors import SamplerError
 from raypack.source import ArrowSource
 from raypack.source.location import absolute
 
-_BLOCK_TOKENS = 1 << 19
-_BLOCK_ROWS = 32
+_BLOCK_TOKENS = 1 << 20
+_BLOCK_ROWS = 64
 _BLOCKS_AHEAD = 4
 
 
