@@ -58,6 +58,20 @@ def plain_greedy(lengths, budget, limit):
     return ends
 
 
+def plain_padded(lengths, budget, limit):
+    """The same for rows of the longest example's length."""
+    ends, longest, count = [], 0, 0
+    for k, length in enumerate(lengths):
+        grown = max(longest, length)
+        if (count + 1) * grown > budget or count == limit:
+            ends.append(k)
+            count, grown = 0, length
+        longest = grown
+        count += 1
+    ends.append(len(lengths))
+    return ends
+
+
 def lognormal(count, median, seed=0):
     rng = np.random.default_rng(seed)
     return np.clip(rng.lognormal(np.log(median), 0.8, count).astype(np.int32), 1, 4096)
@@ -80,18 +94,27 @@ def order_rows(table):
 
 
 def greedy_rows(table):
-    options = TokenBatchOptions(4096)
-    for median_length in (400, 75):
+    for layout, median_length, limit in (
+        ("packed", 400, None),
+        ("packed", 75, None),
+        ("packed", 75, 4),
+        ("padded", 400, None),
+        ("padded", 75, None),
+        ("padded", 25, None),
+    ):
+        options = TokenBatchOptions(4096, limit, layout)
+        plain_way = plain_greedy if layout == "packed" else plain_padded
         lengths = lognormal(1_000_000, median_length)
         as_list = lengths.tolist()
-        assert greedy_ends(lengths, options).tolist() == plain_greedy(as_list, 4096, None)
+        assert greedy_ends(lengths, options).tolist() == plain_way(as_list, 4096, limit)
         ratios = []
         for _ in range(REPEATS):
-            plain, _, _ = timed(partial(plain_greedy, as_list, 4096, None), 1)
+            plain, _, _ = timed(partial(plain_way, as_list, 4096, limit), 1)
             ours, _, _ = timed(partial(greedy_ends, lengths, options), 1)
             ratios.append(plain / ours)
+        most = f", at most {limit} examples" if limit else ""
         table.add_row(
-            f"greedy, budget 4,096, mean {lengths.mean():.0f}",
+            f"greedy {layout}, budget 4,096, mean {lengths.mean():.0f}{most}",
             f"{statistics.median(ratios):.1f}x a plain loop",
             f"{min(ratios):.1f}-{max(ratios):.1f}",
         )

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from raypack.arguments import integer
-from raypack.errors import SamplerError
 
 DEFAULT_HIDDEN_SIZE = 1024
 
@@ -74,11 +73,3 @@ def deal_batches(costs: Sequence[int], world_size: int) -> list[list[int]]:
         if count + 1 < capacity:
             heapq.heappush(loads, (load + costs[position], count + 1, rank))
     return [sorted(positions) for positions in ranks]
-
-
-def idle_share(batches: int, world_size: int) -> float:
-    """Return the share of micro-batches that are empty because ``batches`` do not divide, 0.0 to 1.0."""
-    if batches < 1:
-        raise SamplerError(f"batches must be at least 1, got {batches}")
-    slots = -(-batches // world_size) * world_size
-    return 1.0 - batches / slots

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raypack.batching.deal import AttentionCost, deal_batches, idle_share
+from raypack.batching.deal import AttentionCost, deal_batches
 from raypack.errors import SamplerError
 
 
@@ -47,8 +47,3 @@ def test_a_cost_that_is_no_pair_is_refused(value):
 def test_a_world_without_ranks_is_refused():
     with pytest.raises(SamplerError, match="world_size must be at least 1, got 0"):
         deal_batches([1], 0)
-
-
-def test_idle_share_is_what_rounding_leaves_empty():
-    assert idle_share(8, 4) == 0.0
-    assert idle_share(5, 4) == 1 - 5 / 8
