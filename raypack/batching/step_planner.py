@@ -7,19 +7,22 @@ size, and its state knows nothing of ranks.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from raypack.arguments import choice, integer, optional_integer, shown, text
-from raypack.batching.greedy_batches import GreedyBatches
+from raypack.arguments import choice, integer, optional_integer, text
 from raypack.batching.lengths import LengthTable
 from raypack.batching.options import TokenBatchOptions
+from raypack.batching.packers import check_same, checked_supervised, checked_window, packer_of
+from raypack.batching.planned_batches import PlannedBatches
+from raypack.batching.repacked import MOST_REPACKED, Repacked
 from raypack.batching.step_plan import StepCursor, StepPlan
 from raypack.batching.step_state import PACKINGS, SHUFFLES, StepPlannerState
 from raypack.errors import SamplerError
 from raypack.sampling.order import EpochOrder
+from raypack.sampling.records import check_record
 
 
 class StepPlanner:
@@ -30,8 +33,10 @@ class StepPlanner:
         lengths: Length of each example in tokens, int32, shape (N,); an array or a `LengthTable`.
         options: Budget and layout of a batch.
         batches_per_step: Batches of every step but an epoch's last.
-        packing: ``greedy``: the longest prefix of the order that fits, nothing pulled forward.
-        window: Reserved for packings that work window by window; must be None for ``greedy``.
+        packing: ``best_fit``: each window of the order is packed as full as it can be. ``greedy``: the
+            longest prefix of the order that fits, nothing pulled forward.
+        window: Examples of a window of best fit; None takes what `window_of` returns. Must be None
+            under greedy packing.
         seed: Seed of the order; None is source order.
         epoch: Number of the epoch.
         supervised: Label tokens of each example, int32, shape (N,); None is length - 1.
@@ -50,7 +55,7 @@ class StepPlanner:
         options: TokenBatchOptions,
         *,
         batches_per_step: int,
-        packing: str = "greedy",
+        packing: str = "best_fit",
         window: int | None = None,
         seed: int | None = None,
         epoch: int = 0,
@@ -62,18 +67,17 @@ class StepPlanner:
         self._packing = choice("packing", packing, PACKINGS)
         self._shuffle = choice("shuffle", shuffle, SHUFFLES)
         self._seed = optional_integer("seed", seed, minimum=0, maximum=2**64 - 1)
-        if window is not None:
-            raise SamplerError(f"window must be None under greedy packing, got {shown(window)}")
-        if not isinstance(options, TokenBatchOptions):
-            raise TypeError(f"options must be TokenBatchOptions, got {type(options).__name__}")
+        check_record("options", options, TokenBatchOptions)
         self._lengths = LengthTable.of(lengths)
         self._options = options
         options.validate_lengths(self._lengths)
-        self._supervised = _supervised_table(supervised, len(self._lengths))
+        self._window = checked_window(self._packing, window, self._lengths, options)
+        self._supervised = checked_supervised(supervised, len(self._lengths))
         self._epoch = integer("epoch", epoch, minimum=0, maximum=2**64 - 1)
         self._order = self._order_of(self._epoch)
         self._cursor = StepCursor()
-        self._ahead = self._batches_from(0)
+        self._repacked: tuple[Repacked, ...] = ()
+        self._ahead = self._batches_from_cursor()
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -93,6 +97,16 @@ class StepPlanner:
         return self._batches_per_step
 
     @property
+    def options(self) -> TokenBatchOptions:
+        """Budget and layout of a batch."""
+        return self._options
+
+    @property
+    def window(self) -> int | None:
+        """Examples of a window of best fit; None under greedy packing."""
+        return self._window
+
+    @property
     def lengths(self) -> LengthTable:
         """The shared table of lengths."""
         return self._lengths
@@ -105,8 +119,18 @@ class StepPlanner:
     def _order_of(self, epoch: int) -> EpochOrder:
         return EpochOrder(len(self._lengths), seed=self._seed, epoch=epoch, shuffle=self._shuffle)
 
-    def _batches_from(self, position: int) -> GreedyBatches:
-        return GreedyBatches(self._order, self._lengths, self._options, self._supervised, position)
+    def _batches_from_cursor(self) -> PlannedBatches:
+        cursor = self._cursor
+        packer = packer_of(
+            self._order,
+            self._lengths,
+            self._options,
+            self._supervised,
+            window=self._window,
+            repacked=self._repacked,
+            position=cursor.position,
+        )
+        return PlannedBatches(packer, _place(cursor))
 
     # -- planning --------------------------------------------------------------------------------
 
@@ -122,19 +146,26 @@ class StepPlanner:
         stop = integer("stop", stop, minimum=start)
         size = self._batches_per_step
         self._ahead.extend_to(stop * size)
-        last = min(stop, math.ceil(len(self._ahead.plans) / size))
+        last = min(stop, math.ceil(len(self._ahead) / size))
         return tuple(self._step(k) for k in range(start, last))
+
+    def remaining_batches(self) -> int:
+        """Return how many batches the epoch has left, counted from the committed boundary.
+
+        Packs what is left of the epoch, but makes no plans: millions of examples a second.
+        """
+        return self._ahead.count()
 
     def _step(self, k: int) -> StepPlan:
         part = slice(k * self._batches_per_step, (k + 1) * self._batches_per_step)
-        ahead = self._ahead
+        ahead = self._ahead.known
         index = self._cursor.steps + k
         return StepPlan(
             index=index,
             batches=tuple(ahead.plans[part]),
             square_sums=tuple(ahead.squares[part]),
             supervised_tokens=sum(ahead.supervised[part]),
-            end=StepCursor(index + 1, ahead.ends[part][-1], 0),
+            end=StepCursor(index + 1, *ahead.ends[part][-1]),
         )
 
     # -- progress --------------------------------------------------------------------------------
@@ -162,21 +193,57 @@ class StepPlanner:
         Raises:
             SamplerError: The cursor lies before the committed boundary or beyond the epoch.
         """
-        if not isinstance(end, StepCursor):
-            raise TypeError(f"end must be a StepCursor, got {type(end).__name__}")
+        check_record("end", end, StepCursor)
         now, total = self._cursor, len(self._lengths)
-        if end.steps < now.steps or not now.position <= end.position <= total or end.batches:
+        if end.steps < now.steps or not _place(now) <= _place(end) <= (total, 0):
             raise SamplerError(f"end must lie between {now} and position {total}, got {end}")
-        count = (end.steps - now.steps) * self._batches_per_step
-        self._ahead.drop_to(count, end.position)
+        self._ahead.drop_to((end.steps - now.steps) * self._batches_per_step, _place(end))
         self._cursor = end
+        if end.position != now.position:
+            self._repacked = ()
 
     def start_epoch(self, epoch: int) -> None:
         """Begin an epoch; what is left of the present one is dropped."""
         epoch = integer("epoch", epoch, minimum=0, maximum=2**64 - 1)
         order = self._order_of(epoch)
-        self._epoch, self._order, self._cursor = epoch, order, StepCursor()
-        self._ahead = self._batches_from(0)
+        self._epoch, self._order = epoch, order
+        self._cursor, self._repacked = StepCursor(), ()
+        self._ahead = self._batches_from_cursor()
+
+    def change(
+        self, *, options: TokenBatchOptions | None = None, batches_per_step: int | None = None
+    ) -> None:
+        """Go on from the committed boundary with another budget or other steps.
+
+        What is left of the present window is packed anew, all later ones under the new options; what
+        is committed stays as it was, so nothing is lost or repeated.
+
+        Args:
+            options: Another budget or another limit of examples, in the same layout; None keeps them.
+            batches_per_step: Batches of every later step but an epoch's last; None keeps it.
+
+        Raises:
+            SamplerError: An example is longer than the new budget, the layout is another, or one
+                window was packed anew 64 times. Nothing is changed then.
+        """
+        size = optional_integer("batches_per_step", batches_per_step, minimum=1) or self._batches_per_step
+        if options is not None and options != self._options:
+            self._change_options(options)
+        self._batches_per_step = size
+        self._ahead = self._batches_from_cursor()
+
+    def _change_options(self, options: TokenBatchOptions) -> None:
+        check_record("options", options, TokenBatchOptions)
+        check_same("the layout", self._options.layout.value, options.layout.value)
+        options.validate_lengths(self._lengths)
+        if self._cursor.batches:
+            if len(self._repacked) == MOST_REPACKED:
+                raise SamplerError(
+                    f"options may change {MOST_REPACKED} times in one window; go on to the next first"
+                )
+            self._repacked += (Repacked(self._options, self._cursor.batches),)
+            self._cursor = replace(self._cursor, batches=0)
+        self._options = options
 
     # -- state -----------------------------------------------------------------------------------
 
@@ -190,10 +257,12 @@ class StepPlanner:
             options=self._options,
             batches_per_step=self._batches_per_step,
             packing=self._packing,
+            window=self._window,
             seed=self._seed,
             epoch=self._epoch,
             shuffle=self._shuffle,
             cursor=self._cursor,
+            repacked=self._repacked,
         )
 
     @classmethod
@@ -203,53 +272,31 @@ class StepPlanner:
         lengths: npt.ArrayLike | LengthTable,
         options: TokenBatchOptions,
         supervised: npt.ArrayLike | None = None,
-        *,
-        batches_per_step: int | None = None,
     ) -> StepPlanner:
-        """Go on from a state, at any world size.
+        """Go on from a state, at any world size; see `change` for going on otherwise.
 
         Args:
             state: What `state` returned.
             lengths: The same length table; another one is refused by its digest.
             options: The same options.
             supervised: The source's table of label tokens, as for a new planner.
-            batches_per_step: Another number of batches a step from here on; None keeps the state's.
 
         Raises:
             SamplerError: Table, options or order are not those of the state.
         """
-        if not isinstance(state, StepPlannerState):
-            raise TypeError(f"state must be a StepPlannerState, got {type(state).__name__}")
+        check_record("state", state, StepPlannerState)
         table = LengthTable.of(lengths)
-        _same("the number of examples", state.source_length, len(table))
-        _same("the digest of the length table", state.lengths_digest, table.digest)
-        _same("options", state.options, options)
-        kept: dict[str, Any] = {
-            name: getattr(state, name) for name in ("packing", "seed", "epoch", "shuffle")
-        }
-        size = state.batches_per_step if batches_per_step is None else batches_per_step
-        planner = cls(state.source_id, table, options, batches_per_step=size, supervised=supervised, **kept)
-        _same("the digest of the order", state.order_digest, planner._order.digest())
-        planner._cursor = state.cursor
-        planner._ahead = planner._batches_from(state.cursor.position)
+        check_same("the number of examples", state.source_length, len(table))
+        check_same("the digest of the length table", state.lengths_digest, table.digest)
+        check_same("options", state.options, options)
+        names = ("batches_per_step", "packing", "window", "seed", "epoch", "shuffle")
+        kept: dict[str, Any] = {name: getattr(state, name) for name in names}
+        planner = cls(state.source_id, table, options, supervised=supervised, **kept)
+        check_same("the digest of the order", state.order_digest, planner._order.digest())
+        planner._cursor, planner._repacked = state.cursor, state.repacked
+        planner._ahead = planner._batches_from_cursor()
         return planner
 
 
-def _same(what: str, recorded: object, present: object) -> None:
-    if recorded != present:
-        raise SamplerError(
-            f"{what} must be what the state records, {shown(recorded)}; got {shown(present)}: "
-            "resume with the source and options that the run began with"
-        )
-
-
-def _supervised_table(supervised: npt.ArrayLike | None, count: int) -> npt.NDArray[Any] | None:
-    if supervised is None:
-        return None
-    table = np.asarray(supervised)
-    if table.dtype.kind not in "iu" or table.shape != (count,):
-        raise SamplerError(
-            f"supervised must hold one integer an example, shape ({count},); "
-            f"got {table.dtype} of shape {table.shape}"
-        )
-    return table
+def _place(cursor: StepCursor) -> tuple[int, int]:
+    return cursor.position, cursor.batches

@@ -72,12 +72,11 @@ def test_a_token_batch_sampler_goes_on_after_any_stop(make, layout):
     assert outputs > 2
 
 
+@pytest.mark.parametrize("packing", [{"packing": "greedy"}, {"window": 16}], ids=["greedy", "best_fit"])
 @pytest.mark.parametrize("batches_per_step", [1, 4])
-def test_a_step_planner_goes_on_after_any_stop(batches_per_step):
+def test_a_step_planner_goes_on_after_any_stop(batches_per_step, packing):
     def make():
-        return StepPlanner(
-            "source", LENGTHS, OPTIONS, batches_per_step=batches_per_step, packing="greedy", seed=3
-        )
+        return StepPlanner("source", LENGTHS, OPTIONS, batches_per_step=batches_per_step, seed=3, **packing)
 
     def advance(planner):
         steps = planner.steps(0, 1)

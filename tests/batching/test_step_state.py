@@ -14,8 +14,10 @@ JUNK = [None, True, -1, 2**70, 1.5, float("nan"), "", "x", [], {}, [[[]]], {"a":
 
 @pytest.fixture(scope="module")
 def record():
-    one = StepPlanner("s", long_tailed(50), TokenBatchOptions(64), batches_per_step=2, seed=1)
+    one = StepPlanner("s", long_tailed(50), TokenBatchOptions(64), batches_per_step=2, seed=1, window=64)
     one.commit(3)
+    one.change(options=TokenBatchOptions(70))
+    one.commit(1)
     return one.state().to_dict()
 
 
@@ -32,7 +34,8 @@ def test_a_thousand_mutations_of_a_record_end_in_a_sampler_error_or_an_equal_kin
     rng = random.Random(0)
     for _ in range(1000):
         mutated = json.loads(json.dumps(record))
-        place = rng.choice([mutated, mutated["cursor"], mutated["options"]])
+        repacked = mutated["repacked"][0]
+        place = rng.choice([mutated, mutated["cursor"], mutated["options"], repacked, repacked["options"]])
         key = rng.choice(list(place))
         action = rng.randrange(3)
         if action == 0:
@@ -52,6 +55,24 @@ def test_a_thousand_mutations_of_a_record_end_in_a_sampler_error_or_an_equal_kin
 def test_what_is_no_record_is_refused(junk):
     with pytest.raises(SamplerError, match="step planner state"):
         StepPlannerState.from_dict(junk)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"window": None}, "window must be given"),
+        ({"packing": "greedy"}, "window must be given"),
+        ({"packing": "greedy", "window": None}, r"cursor\.batches and repacked must be empty"),
+        ({"cursor": {"steps": 1, "position": 50, "batches": 2}}, r"cursor\.batches and repacked must be"),
+        ({"cursor": {"steps": 1, "position": 9, "batches": 2}}, "must be the first of a window of 64"),
+        ({"repacked": {}}, "repacked must be a list"),
+        ({"repacked": "x"}, "repacked must be a list"),
+        ({"repacked": [None] * 65}, "repacked must be a list of at most 64"),
+    ],
+)
+def test_a_window_a_cursor_and_what_was_repacked_must_fit_together(record, wrong, message):
+    with pytest.raises(SamplerError, match=message):
+        StepPlannerState.from_dict({**record, **wrong})
 
 
 def test_a_cursor_beyond_the_source_is_refused(record):

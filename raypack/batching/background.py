@@ -1,0 +1,45 @@
+"""One computation at a time, begun before its result is needed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class Background(Generic[Key, Value]):
+    """Computes a function of a key in a thread that ends with it; keeps the latest result.
+
+    Args:
+        function: A pure function; what it raises is raised to who asks for the result.
+    """
+
+    def __init__(self, function: Callable[[Key], Value]) -> None:
+        self._function = function
+        self._begun: tuple[Key, Future[Value]] | None = None
+
+    def begin(self, key: Key) -> None:
+        """Begin with a key; one that was begun before and never asked for is forgotten."""
+        if self._begun is not None and self._begun[0] == key:
+            return
+        future: Future[Value] = Future()
+        self._begun = key, future
+        threading.Thread(target=self._run, args=(key, future), name="raypack-plan").start()
+
+    def get(self, key: Key) -> Value:
+        """Return the function of a key: the result that was begun, or one computed here."""
+        begun = self._begun
+        if begun is not None and begun[0] == key:
+            self._begun = None
+            return begun[1].result()
+        return self._function(key)
+
+    def _run(self, key: Key, future: Future[Value]) -> None:
+        try:
+            future.set_result(self._function(key))
+        except BaseException as error:  # handed to whoever asks
+            future.set_exception(error)
