@@ -150,10 +150,7 @@ class StepPlanner:
         return tuple(self._step(k) for k in range(start, last))
 
     def remaining_batches(self) -> int:
-        """Return how many batches the epoch has left, counted from the committed boundary.
-
-        Packs what is left of the epoch, but makes no plans: millions of examples a second.
-        """
+        """Return how many batches the epoch has left, counted from the committed boundary."""
         return self._ahead.count()
 
     def _step(self, k: int) -> StepPlan:
@@ -186,9 +183,7 @@ class StepPlanner:
             self.commit_to(planned[-1].end)
 
     def commit_to(self, end: StepCursor) -> None:
-        """Move the committed boundary to the end of a step, as the step carries it.
-
-        Plans nothing: the cursor comes from this planner or an equal one.
+        """Move the committed boundary to the end of a step, as the step carries it; plans nothing.
 
         Raises:
             SamplerError: The cursor lies before the committed boundary or beyond the epoch.
@@ -236,13 +231,16 @@ class StepPlanner:
         check_record("options", options, TokenBatchOptions)
         check_same("the layout", self._options.layout.value, options.layout.value)
         options.validate_lengths(self._lengths)
-        if self._cursor.batches:
-            if len(self._repacked) == MOST_REPACKED:
-                raise SamplerError(
-                    f"options may change {MOST_REPACKED} times in one window; go on to the next first"
-                )
-            self._repacked += (Repacked(self._options, self._cursor.batches),)
-            self._cursor = replace(self._cursor, batches=0)
+        batches, repacked = self._cursor.batches, self._repacked
+        if batches and len(repacked) == MOST_REPACKED:
+            raise SamplerError(
+                f"options may change {MOST_REPACKED} times in one window; go on to the next first"
+            )
+        if batches:
+            batches, repacked = 0, (*repacked, Repacked(self._options, batches))
+        elif repacked and repacked[-1].options == options:  # back to what they were, nothing between
+            batches, repacked = repacked[-1].batches, repacked[:-1]
+        self._cursor, self._repacked = replace(self._cursor, batches=batches), repacked
         self._options = options
 
     # -- state -----------------------------------------------------------------------------------

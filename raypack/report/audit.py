@@ -8,6 +8,7 @@ They must agree, and the plan must hold no example twice, and all of them where 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from raypack.batching.step_planner import StepPlanner
@@ -19,7 +20,7 @@ from raypack.report.replay_ranks import replay_ranks
 from raypack.sampling.receipt import receipt_key
 from raypack.source import ArrowSource, describe_change, open_source
 from raypack.train.checkpoint_reading import read_state
-from raypack.train.ledger import Attempt, EpochEntry
+from raypack.train.ledger import Attempt, EpochEntry, Refused
 from raypack.train.rank_plan import RankPlan
 from raypack.train.run_state import RunState
 
@@ -36,6 +37,8 @@ class EpochAudit:
     """Examples of the source."""
     tokens: int
     """Tokens that the receipts count."""
+    refused: Refused
+    """Steps that were begun again, and those that were skipped with what they held."""
     fill: float
     """Tokens over the budgets of the batches that were planned for them, 0.0 to 1.0."""
     complete: bool
@@ -57,7 +60,7 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """True when every example of what was trained was trained exactly once."""
+        """True when every example of the committed steps was trained exactly once, or skipped explicitly."""
         return not self.findings
 
 
@@ -104,24 +107,24 @@ def _audit_global(state: RunState, source: ArrowSource) -> tuple[EpochAudit, ...
     recorded = state.plan
     if not isinstance(recorded, StepPlannerState):
         raise CheckpointError(f"the global deal needs a planner's state, got {type(recorded).__name__}")
-    audits = []
-    for entry in state.ledger.epochs:
-        planner = StepPlanner(
-            recorded.source_id,
-            source.lengths,
-            recorded.options,
-            batches_per_step=recorded.batches_per_step,
-            packing=recorded.packing,
-            seed=recorded.seed,
-            epoch=entry.epoch,
-            supervised=source.supervised,
-            shuffle=recorded.shuffle,
-        )
-        result = replay_global(planner, receipt_key(recorded.source_id, entry.epoch), entry.steps)
-        audits.append(_compare(state, entry, result, len(source)))
-        if recorded.epoch == entry.epoch and planner.cursor != recorded.cursor:
-            wrong = f"its {entry.steps} steps end at {planner.cursor}, the state at {recorded.cursor}"
-            audits[-1] = _with_finding(audits[-1], wrong)
+    attempts = state.ledger.attempts
+    planner = StepPlanner(
+        recorded.source_id,
+        source.lengths,
+        attempts[0].options if attempts else recorded.options,
+        batches_per_step=recorded.batches_per_step,
+        packing=recorded.packing,
+        window=recorded.window,
+        seed=recorded.seed,
+        supervised=source.supervised,
+        shuffle=recorded.shuffle,
+    )
+    replayed = replay_global(planner, recorded.source_id, attempts)
+    audits = _compare_epochs(state, replayed, len(source))
+    planner.change(options=recorded.options, batches_per_step=recorded.batches_per_step)
+    if audits and recorded.epoch == planner.epoch and planner.state() != recorded:
+        wrong = f"its {recorded.steps} steps end at {planner.cursor}, the state at {recorded.cursor}"
+        audits[-1] = _with_finding(audits[-1], wrong)
     return tuple(audits)
 
 
@@ -130,17 +133,20 @@ def _audit_ranks(state: RunState, source: ArrowSource) -> tuple[EpochAudit, ...]
     if not isinstance(recorded, RankPlan):
         raise CheckpointError(f"the rank deal needs the ranks' records, got {type(recorded).__name__}")
     replayed = replay_ranks(recorded, source.lengths, state.ledger.attempts)
-    entries = state.ledger.epochs
-    if len(replayed.epochs) < len(entries):
-        raise CheckpointError(f"the ledger has {len(entries)} epochs, its attempts {len(replayed.epochs)}")
-    audits = [
-        _compare(state, entry, result, len(source))
-        for entry, result in zip(entries, replayed.epochs, strict=False)
-    ]
-    same_epoch = audits and recorded.epoch == entries[-1].epoch
+    audits = _compare_epochs(state, replayed.epochs, len(source))
+    same_epoch = audits and recorded.epoch == audits[-1].epoch
     if same_epoch and replayed.remaining.to_dict() != recorded.consolidated.to_dict():
         audits[-1] = _with_finding(audits[-1], "what the ranks' records leave is not what its steps leave")
     return tuple(audits)
+
+
+def _compare_epochs(state: RunState, replayed: Sequence[Replay], examples: int) -> list[EpochAudit]:
+    entries = state.ledger.epochs
+    if len(replayed) < len(entries):
+        raise CheckpointError(f"the ledger has {len(entries)} epochs, its attempts {len(replayed)}")
+    return [
+        _compare(state, entry, result, examples) for entry, result in zip(entries, replayed, strict=False)
+    ]
 
 
 def _compare(state: RunState, entry: EpochEntry, result: Replay, examples: int) -> EpochAudit:
@@ -150,9 +156,10 @@ def _compare(state: RunState, entry: EpochEntry, result: Replay, examples: int) 
         findings.append(f"the ledger has {entry.steps} steps, its plan {result.steps}")
     if result.doubled:
         findings.append(f"the plan holds {result.doubled} examples twice")
-    if entry.receipt != result.receipt:
+    committed = entry.receipt + entry.refused.receipt
+    if committed != result.receipt:
         key = receipt_key(state.plan.source_id, entry.epoch)
-        findings.append(explain(result, entry.receipt, key))
+        findings.append(explain(result, committed, key))
     complete = len(result.seen) == examples
     if not complete and entry is not state.ledger.epochs[-1]:
         findings.append(f"it was left after {len(result.seen)} of {examples} examples")
@@ -162,7 +169,8 @@ def _compare(state: RunState, entry: EpochEntry, result: Replay, examples: int) 
         trained=entry.receipt.examples,
         examples=examples,
         tokens=entry.receipt.tokens,
-        fill=result.receipt.tokens / max(1, len(result.batch_sizes) * state.plan.options.maximum_tokens),
+        refused=entry.refused,
+        fill=result.receipt.tokens / max(1, result.slots),
         complete=complete,
         findings=tuple(f"epoch {entry.epoch}: {finding}" for finding in findings),
     )

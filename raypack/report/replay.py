@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from pyroaring import BitMap, BitMap64
 
+from raypack.batching.options import TokenBatchOptions
 from raypack.batching.plan import TokenBatchPlan
+from raypack.batching.step_plan import StepPlan
 from raypack.batching.step_planner import StepPlanner
-from raypack.sampling.receipt import Receipt, index_hashes
+from raypack.sampling.receipt import Receipt, index_hashes, receipt_key
+from raypack.train.ledger import Attempt
 
 _STEPS_AT_ONCE = 64
 
@@ -30,14 +34,16 @@ class Replay:
     batch_hashes: list[int] = field(default_factory=list)
     batch_sizes: list[int] = field(default_factory=list)
     batch_steps: list[int] = field(default_factory=list)
+    slots: int = 0
+    """Budgets of all batches, tokens."""
 
     @classmethod
     def of(cls, source_length: int) -> Replay:
         """Return an empty replay of a source."""
         return cls(seen=BitMap() if source_length < 2**32 else BitMap64())
 
-    def add(self, key: int, step: int, plan: TokenBatchPlan) -> None:
-        """Add a batch of a step."""
+    def add(self, key: int, step: int, plan: TokenBatchPlan, budget: int) -> None:
+        """Add a batch of a step, planned under a budget."""
         indices = plan.indices
         receipt = Receipt.of(key, indices, plan.real_tokens)
         before = len(self.seen)
@@ -47,27 +53,43 @@ class Replay:
         self.batch_hashes.append(receipt.hash)
         self.batch_sizes.append(len(indices))
         self.batch_steps.append(step)
+        self.slots += budget
 
 
-def replay_global(planner: StepPlanner, key: int, steps: int) -> Replay:
-    """Plan ``steps`` steps from the start of the planner's epoch.
+def replay_global(planner: StepPlanner, source_id: str, attempts: Sequence[Attempt]) -> list[Replay]:
+    """Plan the steps of all attempts, one after another, under the budget that each had.
 
     Args:
-        planner: A planner at the start of the epoch; it is moved on.
-        key: The key of the epoch's receipts.
-        steps: How many steps the ledger has of the epoch.
+        planner: A planner at the start of the run; it is moved on.
+        source_id: The source's fingerprint.
+        attempts: The ledger's attempts.
+
+    Returns:
+        The replay of each epoch that a step was trained of; it ends early where the plan does.
     """
-    result = Replay.of(len(planner.lengths))
-    while result.steps < steps:
-        planned = planner.steps(0, min(_STEPS_AT_ONCE, steps - result.steps))
-        if not planned:
-            break
-        for step in planned:
-            for plan in step.batches:
-                result.add(key, step.index, plan)
-        planner.commit_to(planned[-1].end)
-        result.steps += len(planned)
-    return result
+    total = len(planner.lengths)
+    epochs = [Replay.of(total)]
+    for attempt in attempts:
+        planner.change(options=attempt.options, batches_per_step=attempt.batches_per_step)
+        left = attempt.steps
+        while left:
+            if planner.finished:
+                if not total:
+                    return epochs
+                planner.start_epoch(planner.epoch + 1)
+                epochs.append(Replay.of(total))
+            planned = planner.steps(0, min(_STEPS_AT_ONCE, left))
+            _add_steps(epochs[-1], planned, receipt_key(source_id, planner.epoch), planner.options)
+            planner.commit_to(planned[-1].end)
+            left -= len(planned)
+    return epochs
+
+
+def _add_steps(replay: Replay, planned: Sequence[StepPlan], key: int, options: TokenBatchOptions) -> None:
+    for step in planned:
+        for plan in step.batches:
+            replay.add(key, step.index, plan, options.maximum_tokens)
+    replay.steps += len(planned)
 
 
 def explain(result: Replay, trained: Receipt, key: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raypack.actors.rank_steps import commit_examples
 from raypack.batching.consolidated import ConsolidatedTokenBatchState
@@ -31,15 +31,15 @@ def replay_ranks(plan: RankPlan, lengths: LengthTable, attempts: Sequence[Attemp
     """Plan the steps of all attempts, one after another.
 
     Args:
-        plan: The plan that the checkpoint holds; the order, budget and step size are taken from it.
+        plan: The plan that the checkpoint holds; the order is taken from it.
         lengths: The source's table.
         attempts: The ledger's attempts.
     """
     epochs = [Replay.of(len(lengths))]
     remaining: ConsolidatedTokenBatchState | None = None
     for attempt in attempts:
-        samplers = [*_samplers(plan, lengths, remaining, attempt.world_size)]
-        micros = -(-plan.batches_per_step // attempt.world_size)
+        samplers = [*_samplers(plan, lengths, remaining, attempt)]
+        micros = -(-attempt.batches_per_step // attempt.world_size)
         left = attempt.steps
         while left:
             done = _train(samplers, micros, left, plan.source_id, epochs[-1])
@@ -51,25 +51,28 @@ def replay_ranks(plan: RankPlan, lengths: LengthTable, attempts: Sequence[Attemp
                 for sampler in samplers:
                     sampler.start_epoch(len(epochs) - 1)
         remaining = ConsolidatedTokenBatchState.consolidate(s.state() for s in samplers)
-    return RankReplay(epochs, remaining or plan.consolidated)
+    if remaining is None:
+        return RankReplay(epochs, plan.consolidated)
+    return RankReplay(epochs, replace(remaining, options=plan.options))
 
 
 def _samplers(
-    plan: RankPlan, lengths: LengthTable, remaining: ConsolidatedTokenBatchState | None, world_size: int
+    plan: RankPlan, lengths: LengthTable, remaining: ConsolidatedTokenBatchState | None, attempt: Attempt
 ) -> Iterator[StatefulTokenBatchSampler]:
-    for rank in range(world_size):
+    for rank in range(attempt.world_size):
         if remaining is not None:
-            yield StatefulTokenBatchSampler.reshard(remaining, rank, world_size, lengths)
+            under = replace(remaining, options=attempt.options)
+            yield StatefulTokenBatchSampler.reshard(under, rank, attempt.world_size, lengths)
             continue
         shard = StatefulShardSampler(
             plan.source_id,
             len(lengths),
             rank=rank,
-            world_size=world_size,
+            world_size=attempt.world_size,
             seed=plan.seed,
             shuffle=plan.shuffle,
         )
-        yield StatefulTokenBatchSampler(shard, lengths, plan.options)
+        yield StatefulTokenBatchSampler(shard, lengths, attempt.options)
 
 
 def _train(
@@ -82,7 +85,7 @@ def _train(
     for sampler in samplers:
         plans = sampler.plans(0, count * micros)
         for k, plan in enumerate(plans):
-            replay.add(key, replay.steps + k // micros, plan)
+            replay.add(key, replay.steps + k // micros, plan, sampler.options.maximum_tokens)
         commit_examples(sampler, sum(len(plan) for plan in plans))
         longest = max(longest, -(-len(plans) // micros))
     replay.steps += longest

@@ -65,6 +65,10 @@ class Deal(Protocol):
     def cursor(self) -> StepCursor:
         """The boundary after the last committed step."""
 
+    @property
+    def batches_per_step(self) -> int:
+        """Batches of a step over all ranks."""
+
     def begin(self, rows: Rows) -> StepFacts | None:
         """Return the next step, or None at the end of the run.
 

@@ -29,6 +29,11 @@ class GlobalDeal:
         """The boundary after the last committed step."""
         return self._planner.cursor
 
+    @property
+    def batches_per_step(self) -> int:
+        """Batches of every step but an epoch's last."""
+        return self._planner.batches_per_step
+
     def begin(self, rows: Rows) -> StepFacts | None:
         """Return the next step, or None at the end of the run.
 

@@ -6,20 +6,23 @@ that an attempt computed after its last checkpoint are not in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from raypack.arguments import integer, shown
+from raypack.batching.options import TokenBatchOptions
 from raypack.errors import CheckpointError
 from raypack.sampling.receipt import Receipt
+from raypack.sampling.records import check_record
 
+MOST_NUMBERS = 256
 _LIMIT = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One stretch of steps trained by one set of workers."""
+    """One stretch of steps trained by one set of workers under one budget."""
 
     number: int
     """Count of starts of the run in this lineage, from 0."""
@@ -29,12 +32,52 @@ class Attempt:
     """Global index of its first step."""
     steps: int
     """Steps of it that are in the lineage."""
+    batches_per_step: int
+    """Batches of a step over all ranks."""
+    options: TokenBatchOptions
+    """Budget and layout of a batch."""
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            low = 1 if f.name == "world_size" else 0
-            value = integer(f"attempt.{f.name}", getattr(self, f.name), minimum=low, maximum=_LIMIT)
-            object.__setattr__(self, f.name, value)
+        for name in ("number", "world_size", "first_step", "steps", "batches_per_step"):
+            low = 1 if name in ("world_size", "batches_per_step") else 0
+            value = integer(f"attempt.{name}", getattr(self, name), minimum=low, maximum=_LIMIT)
+            object.__setattr__(self, name, value)
+        check_record("attempt.options", self.options, TokenBatchOptions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Steps of an epoch that the optimizer did not take at once, or not at all."""
+
+    retries: int = 0
+    """How often a step was begun again."""
+    steps: int = 0
+    """Steps that were skipped."""
+    numbers: tuple[int, ...] = ()
+    """Global indices of the skipped steps, the first 256 of them."""
+    receipt: Receipt = field(default_factory=Receipt)
+    """What the skipped steps held."""
+
+    def __post_init__(self) -> None:
+        for name in ("retries", "steps"):
+            value = integer(f"refused.{name}", getattr(self, name), minimum=0, maximum=_LIMIT)
+            object.__setattr__(self, name, value)
+        numbers = tuple(integer("refused.numbers", n, minimum=0, maximum=_LIMIT) for n in self.numbers)
+        object.__setattr__(self, "numbers", numbers)
+        if len(numbers) != min(self.steps, MOST_NUMBERS):
+            raise CheckpointError(
+                f"refused.numbers must name the first {MOST_NUMBERS} of {self.steps} skipped steps, got "
+                f"{len(numbers)}"
+            )
+        check_record("refused.receipt", self.receipt, Receipt)
+
+    def __add__(self, other: Refused) -> Refused:
+        return Refused(
+            retries=self.retries + other.retries,
+            steps=self.steps + other.steps,
+            numbers=(self.numbers + other.numbers)[:MOST_NUMBERS],
+            receipt=self.receipt + other.receipt,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,17 +85,43 @@ class EpochEntry:
     """What was trained of one epoch."""
 
     epoch: int
-    steps: int
-    """Optimizer steps committed in it."""
-    receipt: Receipt
+    steps: int = 0
+    """Optimizer steps committed in it, skipped ones included."""
+    receipt: Receipt = field(default_factory=Receipt)
     """What the train loops of all ranks received and committed, added up."""
+    refused: Refused = field(default_factory=Refused)
+    """Steps that were begun again or skipped."""
 
     def __post_init__(self) -> None:
         for name in ("epoch", "steps"):
             value = integer(f"epoch.{name}", getattr(self, name), minimum=0, maximum=_LIMIT)
             object.__setattr__(self, name, value)
-        if not isinstance(self.receipt, Receipt):
-            raise TypeError(f"epoch.receipt must be a Receipt, got {shown(self.receipt)}")
+        check_record("epoch.receipt", self.receipt, Receipt)
+        check_record("epoch.refused", self.refused, Refused)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of its committed steps, skipped ones included."""
+        return self.receipt.tokens + self.refused.receipt.tokens
+
+    def __add__(self, other: EpochEntry) -> EpochEntry:
+        return EpochEntry(
+            epoch=self.epoch,
+            steps=self.steps + other.steps,
+            receipt=self.receipt + other.receipt,
+            refused=self.refused + other.refused,
+        )
+
+    @classmethod
+    def over_ranks(cls, entries: Sequence[EpochEntry]) -> EpochEntry:
+        """Return the entry of all ranks: steps are common to them, receipts add up."""
+        return replace(
+            entries[0],
+            receipt=sum((entry.receipt for entry in entries), Receipt()),
+            refused=replace(
+                entries[0].refused, receipt=sum((entry.refused.receipt for entry in entries), Receipt())
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +162,14 @@ class Ledger:
         totals = {entry.epoch: entry for entry in self.epochs}
         for entry in epochs:
             known = totals.get(entry.epoch)
-            if known is not None:
-                entry = replace(known, steps=known.steps + entry.steps, receipt=known.receipt + entry.receipt)
-            totals[entry.epoch] = entry
+            totals[entry.epoch] = entry if known is None else known + entry
         attempts = self.attempts + ((attempt,) if attempt.steps else ())
         return Ledger(attempts, tuple(totals[key] for key in sorted(totals)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return asdict(self)
+        attempts = [{**asdict(attempt), "options": attempt.options.to_dict()} for attempt in self.attempts]
+        return {"attempts": attempts, "epochs": [asdict(entry) for entry in self.epochs]}
 
     @classmethod
     def from_dict(cls, values: object) -> Ledger:
@@ -111,16 +179,26 @@ class Ledger:
             CheckpointError: A field is missing, unknown, of a wrong type or out of range.
         """
         record = exact_fields(values, ("attempts", "epochs"), "ledger")
-        attempts = [
-            Attempt(**exact_fields(item, [f.name for f in fields(Attempt)], "ledger attempt"))
-            for item in _items(record["attempts"], "ledger.attempts")
-        ]
-        epochs = []
-        for item in _items(record["epochs"], "ledger.epochs"):
-            entry = exact_fields(item, [f.name for f in fields(EpochEntry)], "ledger epoch")
-            receipt = exact_fields(entry["receipt"], [f.name for f in fields(Receipt)], "ledger receipt")
-            epochs.append(EpochEntry(**{**entry, "receipt": Receipt(**receipt)}))
-        return cls(tuple(attempts), tuple(epochs))
+        attempts = tuple(map(_attempt, _items(record["attempts"], "ledger.attempts")))
+        return cls(attempts, tuple(map(_epoch, _items(record["epochs"], "ledger.epochs"))))
+
+
+def _attempt(values: object) -> Attempt:
+    record = _fields_of(Attempt, values, "ledger attempt")
+    return Attempt(**{**record, "options": TokenBatchOptions.from_dict(record["options"])})
+
+
+def _epoch(values: object) -> EpochEntry:
+    entry = _fields_of(EpochEntry, values, "ledger epoch")
+    refused = _fields_of(Refused, entry["refused"], "ledger refused")
+    refused["numbers"] = tuple(_items(refused["numbers"], "refused.numbers"))
+    for part in (entry, refused):
+        part["receipt"] = Receipt(**_fields_of(Receipt, part["receipt"], "ledger receipt"))
+    return EpochEntry(**{**entry, "refused": Refused(**refused)})
+
+
+def _fields_of(kind: Any, values: object, what: str) -> dict[str, Any]:
+    return exact_fields(values, [f.name for f in fields(kind)], what)
 
 
 def exact_fields(values: object, names: tuple[str, ...] | list[str], what: str) -> dict[str, Any]:

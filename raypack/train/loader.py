@@ -15,7 +15,7 @@ from raypack.data.blocks import StreamRow
 from raypack.data.reader import ReadSpec
 from raypack.data.stream import Stream
 from raypack.errors import LoaderError
-from raypack.sampling.receipt import Receipt, receipt_key
+from raypack.sampling.receipt import receipt_key
 from raypack.source import ArrowSource
 from raypack.train.deal import Deal, Rows, StepFacts
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
@@ -92,8 +92,16 @@ class PackedLoader:
 
     @property
     def tokens_done(self) -> int:
-        """Tokens of all ranks committed in this lineage, through all epochs and attempts."""
-        return sum(entry.receipt.tokens for entry in self._ledger.epochs) + self._tokens_here
+        """Tokens of all ranks committed in this lineage, through all epochs and attempts.
+
+        Those of skipped steps are counted too, so that it reaches `tokens_total`.
+        """
+        return sum(entry.tokens for entry in self._ledger.epochs) + self._tokens_here
+
+    @property
+    def tokens_total(self) -> int:
+        """Tokens of the whole run: those of the source times its epochs."""
+        return self._source.manifest.tokens * self._recipe.epochs
 
     @property
     def progress(self) -> float:
@@ -101,8 +109,7 @@ class PackedLoader:
 
         The same on every rank and at any world size: what a learning-rate schedule can follow.
         """
-        tokens = self._source.manifest.tokens * self._recipe.epochs
-        return self.tokens_done / tokens if tokens else 1.0
+        return self.tokens_done / self.tokens_total if self.tokens_total else 1.0
 
     @property
     def _steps_here(self) -> int:
@@ -164,10 +171,10 @@ class PackedLoader:
     # -- commit and state ------------------------------------------------------------------------
 
     def _commit(self, step: Step) -> None:
-        entry = self._trained.get(step.epoch, EpochEntry(epoch=step.epoch, steps=0, receipt=Receipt()))
-        receipt = entry.receipt + step.receipt()
+        entry = step.entry()
         self._deal.commit(step.facts)
-        self._trained[step.epoch] = EpochEntry(epoch=step.epoch, steps=entry.steps + 1, receipt=receipt)
+        known = self._trained.get(step.epoch)
+        self._trained[step.epoch] = entry if known is None else known + entry
         self._committed_batches += step.facts.rows
         self._tokens_here += step.real_tokens
         self._open_step = None
@@ -191,9 +198,14 @@ class PackedLoader:
         self._reported = self.steps_done
         return {
             "step": self.steps_done,
-            "digest": digest_of([self._deal.shared(), self._ledger.to_dict()]),
+            "digest": digest_of([self._deal.shared(), self._ledger.to_dict(), *self._refused()]),
             "epochs": [self._trained[epoch] for epoch in sorted(self._trained)],
         }
+
+    def _refused(self) -> list[Any]:
+        """Return which steps of this attempt were begun again or skipped: the same on all ranks."""
+        parts = [entry.refused for _, entry in sorted(self._trained.items())]
+        return [[part.retries, part.steps, list(part.numbers)] for part in parts]
 
     def own_record(self) -> dict[str, Any] | None:
         """Return what a checkpoint keeps of this rank alone; None under the global deal."""
@@ -211,8 +223,10 @@ class PackedLoader:
             world_size=self._place.world_size,
             first_step=self._first_step,
             steps=self._steps_here,
+            batches_per_step=self._deal.batches_per_step,
+            options=self._recipe.options,
         )
-        epochs = [_sum_over_ranks(column) for column in zip(*(w["epochs"] for w in words), strict=True)]
+        epochs = [EpochEntry.over_ranks(column) for column in zip(*(w["epochs"] for w in words), strict=True)]
         return state_values(
             deal=self._deal.kind,
             nonce=nonce,
@@ -261,8 +275,3 @@ class PackedLoader:
                 lost,
             )
         self.close()
-
-
-def _sum_over_ranks(entries: tuple[EpochEntry, ...]) -> EpochEntry:
-    total = sum((entry.receipt for entry in entries), Receipt())
-    return EpochEntry(epoch=entries[0].epoch, steps=entries[0].steps, receipt=total)

@@ -63,6 +63,11 @@ class RankDeal:
         """The boundary after the last committed step: steps, and examples of this rank's shard."""
         return StepCursor(self._steps, self._sampler.sampler.committed, 0)
 
+    @property
+    def batches_per_step(self) -> int:
+        """Batches of a step over all ranks, as the run records it."""
+        return self._batches_per_step
+
     def begin(self, rows: Rows) -> StepFacts | None:
         """Return the next step that all ranks train together, or None at the end of the run.
 

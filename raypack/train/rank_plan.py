@@ -46,6 +46,11 @@ class RankPlan:
         return "greedy"
 
     @property
+    def window(self) -> int | None:
+        """None: greedy packing has no windows."""
+        return None
+
+    @property
     def seed(self) -> int | None:
         """Seed of the order."""
         return self.consolidated.sampler.seed

@@ -47,8 +47,11 @@ class PackedData:
         batches_per_step: Batches of an optimizer step over all ranks. None takes the number of
             workers of the first start (the largest, if a range) and keeps it at every later size.
         tokens_per_step: Instead of it, token slots of a step; rounded up to whole batches.
-        packing: ``greedy``: the longest prefix of the order that fits a batch.
-        window: Must be None under greedy packing.
+        packing: ``best_fit``: each window of the order is packed as full as it can be. ``greedy``: the
+            longest prefix of the order that fits, nothing pulled forward; the only packing of
+            ``deal="rank"``. None is best fit, and greedy where ranks deal for themselves.
+        window: Examples of a window of best fit. None takes the power of two that holds 2,000 budgets
+            or more at the mean length. Must be None under greedy packing.
         shuffle: ``full``, ``block``, or None: full.
         attention_cost: Weights (linear, quadratic) of the balance over ranks; see `AttentionCost`.
         seed: Seed of the order; None is source order.
@@ -69,7 +72,7 @@ class PackedData:
     deal: str = "global"
     batches_per_step: int | None = None
     tokens_per_step: int | None = None
-    packing: str = "greedy"
+    packing: str | None = None
     window: int | None = None
     shuffle: str | None = None
     attention_cost: AttentionCost | Sequence[int] | None = None
@@ -86,12 +89,10 @@ class PackedData:
         self.options  # noqa: B018  checks the budget
         self.cost  # noqa: B018
         choice("deal", self.deal, ("global", "rank"))
-        choice("packing", self.packing, PACKINGS)
+        self._check_packing()
         choice("backend", self.backend, BACKENDS)
         if self.shuffle is not None:
             choice("shuffle", self.shuffle, SHUFFLES)
-        if self.window is not None:
-            raise SamplerError(f"window must be None under greedy packing, got {shown(self.window)}")
         optional_integer("batches_per_step", self.batches_per_step, minimum=1)
         optional_integer("tokens_per_step", self.tokens_per_step, minimum=1)
         if self.batches_per_step is not None and self.tokens_per_step is not None:
@@ -99,6 +100,23 @@ class PackedData:
         optional_integer("seed", self.seed, minimum=0, maximum=2**64 - 1)
         integer("epochs", self.epochs, minimum=1)
         optional_integer("ahead", self.ahead, minimum=1)
+
+    def _check_packing(self) -> None:
+        if self.packing is not None:
+            choice("packing", self.packing, PACKINGS)
+        if self.deal == "rank" and self.packing == "best_fit":
+            raise SamplerError(
+                "packing must be 'greedy' with deal='rank', where each rank packs its own shard, "
+                "got 'best_fit'"
+            )
+        window = optional_integer("window", self.window, minimum=1, maximum=2**62)
+        if window is not None and self.packing_kind == "greedy":
+            raise SamplerError(f"window must be None under greedy packing, got {shown(window)}")
+
+    @property
+    def packing_kind(self) -> str:
+        """``best_fit`` or ``greedy``."""
+        return self.packing or ("greedy" if self.deal == "rank" else "best_fit")
 
     @property
     def source_path(self) -> str:

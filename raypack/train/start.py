@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 from dataclasses import fields, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from raypack.actors.meeting import meet, start_meeting
 from raypack.actors.planner import start_planner
-from raypack.arguments import shown, text
+from raypack.arguments import choice, shown, text
 from raypack.errors import CheckpointError, LoaderError, SourceError
 from raypack.source import ArrowSource, describe_change, open_source
 from raypack.train.checkpoint_reading import read_state
@@ -24,12 +25,18 @@ from raypack.train.starts import global_start, rank_start
 
 logger = logging.getLogger(__name__)
 
+CHANGES = ("maximum_tokens", "maximum_examples", "batches_per_step")
+"""What of a recipe may differ when a run goes on."""
 _START_TIMEOUT_S = 300.0
 _opened: dict[str, int] = {}
 
 
 def get_loader(
-    recipe: PackedData, *, name: str | None = None, device: torch.device | str | None = None
+    recipe: PackedData,
+    *,
+    name: str | None = None,
+    device: torch.device | str | None = None,
+    may_change: Collection[str] = (),
 ) -> PackedLoader:
     """Return this train worker's loader, restored from the run's last checkpoint if there is one.
 
@@ -39,6 +46,8 @@ def get_loader(
         recipe: What is trained and how; the same on every rank.
         name: A name in checkpoints, for runs with several loaders.
         device: Where batches go; None is Ray Train's device of this worker.
+        may_change: What of the recipe may differ from what the run began with, and holds from here on:
+            any of ``maximum_tokens``, ``maximum_examples``, ``batches_per_step``. The ledger records it.
 
     Raises:
         LoaderError: Not in a Ray Train worker, or ranks differ.
@@ -49,6 +58,7 @@ def get_loader(
         raise TypeError(f"recipe must be a PackedData, got {type(recipe).__name__}")
     if name is not None and not text("name", name, error=LoaderError).isidentifier():
         raise LoaderError(f"name must be a Python identifier, got {shown(name)}")
+    allowed = _checked_changes(may_change)
     place = Place.current()
     torch_device = torch.device(device) if device is not None else ray.train.torch.get_device()
     source = _open(recipe, place)
@@ -56,7 +66,7 @@ def get_loader(
     meeting = start_meeting(place.world_size, name=place.actor_name("meeting", label))
     restored = _read_checkpoint(name) if place.rank == 0 else None
     restored = _agree(meeting, place, source, recipe, restored)
-    _check_restored(recipe, source, place, restored)
+    _check_restored(recipe, source, place, restored, allowed)
     start = rank_start if recipe.deal == "rank" else global_start
     deal, spec, pace = start(recipe, source, place, restored, torch_device)
     whose = f"rank:{place.rank}" if recipe.deal == "rank" else place.node_id
@@ -121,7 +131,19 @@ def _agree(
     return state
 
 
-def _check_restored(recipe: PackedData, source: ArrowSource, place: Place, restored: RunState | None) -> None:
+def _checked_changes(may_change: Collection[str]) -> frozenset[str]:
+    if isinstance(may_change, str) or not isinstance(may_change, Collection):
+        raise TypeError(f"may_change must be a tuple of names, got {shown(may_change)}")
+    return frozenset(choice("may_change", name, CHANGES, error=LoaderError) for name in may_change)
+
+
+def _check_restored(
+    recipe: PackedData,
+    source: ArrowSource,
+    place: Place,
+    restored: RunState | None,
+    may_change: frozenset[str],
+) -> None:
     """Refuse to go on with another source, or with a recipe that would plan otherwise."""
     if restored is None:
         return
@@ -131,22 +153,28 @@ def _check_restored(recipe: PackedData, source: ArrowSource, place: Place, resto
             "the source is not the one that this run began with: "
             f"{describe_change(restored.source, source)}; give the run another name to begin anew"
         )
-    size = recipe.step_batches
-    names = ("packing", "seed", "shuffle", "batches_per_step")
+    names = ("packing", "window", "seed", "shuffle", "batches_per_step")
     began = {"deal": restored.deal, **plan.options.to_dict(), **{name: getattr(plan, name) for name in names}}
     present = {
         "deal": recipe.deal,
         **recipe.options.to_dict(),
-        "packing": recipe.packing,
+        "packing": recipe.packing_kind,
+        "window": recipe.window or plan.window,
         "seed": recipe.seed,
         "shuffle": recipe.order,
-        "batches_per_step": plan.batches_per_step if size is None else size,
+        "batches_per_step": recipe.step_batches or plan.batches_per_step,
     }
     for what, value in present.items():
-        if value != began[what]:
-            raise CheckpointError(
-                f"{what} must stay {shown(began[what])}, what this run began with; got {shown(value)}: "
-                "give the run another name to begin anew"
-            )
+        if value != began[what] and what not in may_change:
+            raise CheckpointError(_refusal(what, began[what], value))
+        if value != began[what] and place.rank == 0:
+            logger.warning("%s is %s from step %d on; it was %s", what, value, restored.step, began[what])
     if place.rank == 0:
         logger.info("resuming at step %d on %d workers", restored.step, place.world_size)
+
+
+def _refusal(what: str, began: object, value: object) -> str:
+    remedy = "give the run another name to begin anew"
+    if what in CHANGES:
+        remedy += f", or call get_loader(..., may_change=({what!r},)) to go on with it from here"
+    return f"{what} must stay {shown(began)}, what this run began with; got {shown(value)}: {remedy}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from raypack.actors.planner import PlannerSpec
@@ -28,14 +30,16 @@ def global_start(
 ) -> Start:
     """Begin under the global deal: one state for all ranks, one planner a node."""
     if restored is not None and isinstance(restored.plan, StepPlannerState):
-        planner = StepPlanner.from_state(restored.plan, source.lengths, recipe.options, source.supervised)
+        plan = restored.plan
+        planner = StepPlanner.from_state(plan, source.lengths, plan.options, source.supervised)
+        planner.change(options=recipe.options, batches_per_step=recipe.step_batches)
     else:
         planner = StepPlanner(
             source.fingerprint,
             source.lengths,
             recipe.options,
             batches_per_step=recipe.step_batches or place.largest_world,
-            packing=recipe.packing,
+            packing=recipe.packing_kind,
             window=recipe.window,
             seed=recipe.seed,
             supervised=source.supervised,
@@ -60,7 +64,7 @@ def rank_start(
     """Begin under the rank deal: a sampler, a planner and a state for each rank."""
     plan = restored.plan if restored is not None and isinstance(restored.plan, RankPlan) else None
     sampler = rank_sampler(recipe, source.fingerprint, source.lengths, plan, place.rank, place.world_size)
-    batches = plan.batches_per_step if plan else recipe.step_batches or place.largest_world
+    batches = recipe.step_batches or (plan.batches_per_step if plan else place.largest_world)
     micros = -(-batches // place.world_size)
     steps = plan.steps if plan else 0
     pace = recipe.pace(micros)
@@ -95,7 +99,8 @@ def rank_sampler(
 ) -> StatefulTokenBatchSampler:
     """Return a rank's sampler: a fresh shard, or its part of what a plan has left."""
     if plan is not None:
-        return StatefulTokenBatchSampler.reshard(plan.consolidated, rank, world_size, lengths)
+        remaining = replace(plan.consolidated, options=recipe.options)
+        return StatefulTokenBatchSampler.reshard(remaining, rank, world_size, lengths)
     shard = StatefulShardSampler(
         source_id,
         len(lengths),

@@ -19,6 +19,7 @@ from raypack.data.blocks import StreamRow
 from raypack.errors import LoaderError, StreamError
 from raypack.sampling.receipt import Receipt
 from raypack.train.deal import Rows, StepFacts
+from raypack.train.ledger import EpochEntry, Refused
 
 EMPTY_ROW = StreamRow(
     address=-1,
@@ -57,6 +58,9 @@ class Step:
         self._key = receipt_key
         self._on_commit = on_commit
         self._taken: list[StreamRow] = []
+        self._given = 0
+        self._retries = 0
+        self._skipped = False
         self._micro_of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._synced = [0] * self.micro_batches
         self._lost = [0] * self.micro_batches
@@ -108,22 +112,21 @@ class Step:
 
     @property
     def committed(self) -> bool:
-        """True once the step is committed."""
+        """True once the step is committed or skipped."""
         return self._committed
 
     def __iter__(self) -> Iterator[PackedBatch]:
         if self._committed:
             raise LoaderError(f"step {self.index} is committed: its micro-batches are gone")
-        if len(self._taken) == self.micro_batches:
+        if self._given == self.micro_batches:
             raise LoaderError(
                 f"step {self.index} has given all of its micro-batches: they come once, keep them in a list "
-                "to go over them again"
+                "to go over them again, or begin the step again with step.retry()"
             )
-        while len(self._taken) < self.micro_batches:
-            row = self._next_row()
-            batch = self._to_batch(row)
-            self._micro_of[id(batch.input_ids)] = (weakref.ref(batch.input_ids), len(self._taken))
-            self._taken.append(row)
+        while self._given < self.micro_batches:
+            batch = self._to_batch(self._row(self._given))
+            self._micro_of[id(batch.input_ids)] = (weakref.ref(batch.input_ids), self._given)
+            self._given += 1
             yield batch
 
     if not TYPE_CHECKING:  # a type checker must not take every name for known
@@ -134,14 +137,14 @@ class Step:
                 f"a Step has no {name!r}: it holds micro-batches, take each by 'for batch in step'"
             )
 
-    def _next_row(self) -> StreamRow:
-        if len(self._taken) >= self._facts.rows:
-            return EMPTY_ROW
-        row = self._rows.take()
+    def _row(self, micro: int) -> StreamRow:
+        """Return a micro-batch's row; it is kept until the step is committed, for it may be asked again."""
+        if micro < len(self._taken):
+            return self._taken[micro]
+        row = EMPTY_ROW if micro >= self._facts.rows else self._rows.take()
         if row is None:
-            raise StreamError(
-                f"the stream ended inside step {self.index}, after {len(self._taken)} micro-batches"
-            )
+            raise StreamError(f"the stream ended inside step {self.index}, after {micro} micro-batches")
+        self._taken.append(row)
         return row
 
     # -- training --------------------------------------------------------------------------------
@@ -202,13 +205,53 @@ class Step:
         Raises:
             LoaderError: Micro-batches were not taken, or the step is committed already.
         """
-        if self._committed:
-            raise LoaderError(f"step {self.index} is committed already: commit once, after optimizer.step()")
-        if len(self._taken) < self.micro_batches:
+        self._check_uncommitted("committed")
+        if self._given < self.micro_batches:
             raise LoaderError(
                 f"step {self.index} has {self.micro_batches} micro-batches on this rank, but only "
-                f"{len(self._taken)} were taken before commit: iterate over the whole step"
+                f"{self._given} were taken before commit: iterate over the whole step"
             )
+        self._close()
+
+    def retry(self) -> None:
+        """Begin the step again: iterating gives the same micro-batches once more.
+
+        For a step that the optimizer refused, such as after an overflow of float16. Call it on every
+        rank, instead of `commit`, and clear the gradients. Only the last try counts as trained; the
+        ledger counts how often steps were begun again.
+
+        Raises:
+            LoaderError: The step is committed.
+        """
+        self._check_uncommitted("begun again")
+        self._given, self._retries = 0, self._retries + 1
+        self._micro_of.clear()
+        self._synced = [0] * self.micro_batches
+        self._lost = [0] * self.micro_batches
+
+    def skip(self) -> None:
+        """Go on to the next step without having trained this one.
+
+        Call it on every rank, instead of `commit`. The examples of the step are not trained in this
+        epoch: the ledger names the step and counts them apart, and the audit tells.
+
+        Raises:
+            LoaderError: The step is committed.
+        """
+        self._check_uncommitted("skipped")
+        for micro in range(len(self._taken), self.micro_batches):
+            self._row(micro)
+        self._skipped = True
+        self._close()
+
+    def _check_uncommitted(self, what: str) -> None:
+        if self._committed:
+            raise LoaderError(
+                f"step {self.index} is committed already and cannot be {what}: end a step once, with commit, "
+                "after optimizer.step(), or with skip"
+            )
+
+    def _close(self) -> None:
         self._committed = True
         self._on_commit(self)
         self._taken.clear()
@@ -218,18 +261,24 @@ class Step:
         """What the step is of its deal."""
         return self._facts
 
-    def receipt(self) -> Receipt:
-        """Return what this rank trained of the step.
+    def entry(self) -> EpochEntry:
+        """Return what this rank adds to the ledger.
 
         A batch counts as often as it went through `loss` or `sync`, whichever is more; where the loop
-        uses neither in the whole step, each batch counts once.
+        uses neither in the whole step, each batch counts once. A skipped step counts each batch once, as
+        skipped.
         """
         times = [max(pair) for pair in zip(self._synced, self._lost, strict=True)]
+        if self._skipped or not any(times):
+            times = [1] * len(times)
         total = Receipt()
-        for row, count in zip(self._taken, times if any(times) else [1] * len(times), strict=True):
+        for row, count in zip(self._taken, times, strict=True):
             tokens = int(np.sum(row.lengths, dtype=np.int64))
             total += Receipt.of(self._key, row.indices, tokens).times(count)
-        return total
+        if self._skipped:
+            refused = Refused(retries=self._retries, steps=1, numbers=(self.index,), receipt=total)
+            return EpochEntry(epoch=self.epoch, steps=1, refused=refused)
+        return EpochEntry(epoch=self.epoch, steps=1, receipt=total, refused=Refused(retries=self._retries))
 
 
 def plan_of(row: StreamRow) -> TokenBatchPlan:

@@ -35,7 +35,7 @@ def trained(source, *, steps=None, epochs=1, world_size=2, nonce="a" * 32, budge
         entries.append(EpochEntry(epoch=epoch, steps=len(planned), receipt=receipt))
     total = sum(e.steps for e in entries)
     ledger = Ledger(
-        (Attempt(number=0, world_size=world_size, first_step=0, steps=total),) if total else (),
+        (attempt_of(planner, 0, world_size, 0, total),) if total else (),
         tuple(entries) if total else (),
     )
     return RunState(
@@ -45,6 +45,18 @@ def trained(source, *, steps=None, epochs=1, world_size=2, nonce="a" * 32, budge
         source=source.summary(),
         plan=planner.state(),
         ledger=ledger,
+    )
+
+
+def attempt_of(planner, number, world_size, first_step, steps):
+    """Return the ledger's attempt of a planner."""
+    return Attempt(
+        number=number,
+        world_size=world_size,
+        first_step=first_step,
+        steps=steps,
+        batches_per_step=planner.batches_per_step,
+        options=planner.options,
     )
 
 

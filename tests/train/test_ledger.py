@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from raypack.batching.options import TokenBatchOptions
 from raypack.errors import CheckpointError
 from raypack.sampling.receipt import Receipt
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
@@ -12,7 +13,14 @@ def entry(epoch, steps, examples=1):
 
 
 def attempt(number, first, steps, world=2):
-    return Attempt(number=number, world_size=world, first_step=first, steps=steps)
+    return Attempt(
+        number=number,
+        world_size=world,
+        first_step=first,
+        steps=steps,
+        batches_per_step=4,
+        options=TokenBatchOptions(64),
+    )
 
 
 LEDGER = Ledger((attempt(0, 0, 5), attempt(1, 5, 4, 3)), (entry(0, 6, 60), entry(1, 3, 30)))

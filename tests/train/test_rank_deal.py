@@ -152,7 +152,7 @@ def test_all_ranks_take_equal_steps_and_each_example_is_trained_once_an_epoch(so
             receipts[epoch] = receipts.get(epoch, Receipt()) + receipt
         first = attempts[-1].first_step + attempts[-1].steps if attempts else 0
         if done:
-            attempts.append(Attempt(number=k, world_size=size, first_step=first, steps=len(done)))
+            attempts.append(attempt(k, size, first, len(done)))
         remaining, steps = world.consolidated(), world.deals[0].cursor.steps
     for epoch in (0, 1):
         assert sorted(trained[epoch]) == list(range(COUNT))
@@ -160,6 +160,17 @@ def test_all_ranks_take_equal_steps_and_each_example_is_trained_once_an_epoch(so
     audit = verify(_checkpoint(tmp_path / "c", source, world, Ledger(tuple(attempts), entries)))
     assert audit.ok, audit.findings
     assert [e.complete for e in audit.epochs] == [True, True]
+
+
+def attempt(number, world_size, first_step, steps):
+    return Attempt(
+        number=number,
+        world_size=world_size,
+        first_step=first_step,
+        steps=steps,
+        batches_per_step=BATCHES,
+        options=OPTIONS,
+    )
 
 
 def _checkpoint(directory, source, world, ledger):
@@ -189,7 +200,7 @@ def _trained_once(source, tmp_path, steps=4):
         tokens = int(source.lengths.array[indices].sum())
         receipt += Receipt.of(receipt_key(source.fingerprint, 0), indices, tokens)
     ledger = Ledger(
-        (Attempt(number=0, world_size=2, first_step=0, steps=steps),),
+        (attempt(0, 2, 0, steps),),
         (EpochEntry(epoch=0, steps=steps, receipt=receipt),),
     )
     return _checkpoint(tmp_path / "c", source, world, ledger)

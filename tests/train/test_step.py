@@ -68,7 +68,7 @@ def step(rows=None, commits=None):
         index=9,
         world_size=2,
         facts=facts(),
-        rows=Rows(iter(rows)),
+        rows=rows if isinstance(rows, Rows) else Rows(iter(rows)),
         to_batch=to_batch,
         receipt_key=KEY,
         on_commit=(commits if commits is not None else []).append,
@@ -150,7 +150,7 @@ def test_each_batch_counts_once_however_it_is_trained(how):
             one.sync(model, batch)
         if how in ("loss", "both"):
             one.loss(torch.zeros(*batch.input_ids.shape, 11), batch)
-    assert one.receipt() == receipt_of([0, 1], [2])
+    assert one.entry().receipt == receipt_of([0, 1], [2])
 
 
 def test_a_batch_that_was_skipped_or_trained_twice_is_in_the_receipt_as_it_was():
@@ -161,8 +161,57 @@ def test_a_batch_that_was_skipped_or_trained_twice_is_in_the_receipt_as_it_was()
     for k, batch in enumerate(doubled):
         for _ in range(2 if k == 1 else 1):
             doubled.loss(torch.zeros(*batch.input_ids.shape, 11), batch)
-    assert skipped.receipt() == receipt_of([0, 1])
-    assert doubled.receipt() == receipt_of([0, 1], [2], [2])
+    assert skipped.entry().receipt == receipt_of([0, 1])
+    assert doubled.entry().receipt == receipt_of([0, 1], [2], [2])
+
+
+def test_a_step_that_is_begun_again_gives_the_same_batches_and_its_last_try_alone_counts():
+    one = step()
+    first = []
+    for batch in one:
+        one.loss(torch.zeros(*batch.input_ids.shape, 11), batch)
+        first.append(batch)
+    one.retry()
+    again = []
+    for batch in one:
+        one.loss(torch.zeros(*batch.input_ids.shape, 11), batch)
+        again.append(batch)
+    assert [b.indices.tolist() for b in again] == [b.indices.tolist() for b in first]
+    assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(again, first, strict=True))
+    with pytest.raises(LoaderError, match="got one of another step"):
+        one.loss(torch.zeros(*first[0].input_ids.shape, 11), first[0])
+    entry = one.entry()
+    assert (entry.receipt, entry.refused.retries, entry.refused.steps) == (receipt_of([0, 1], [2]), 1, 0)
+
+
+def test_a_step_can_be_begun_again_in_its_middle():
+    one = step()
+    taken = next(iter(one)).indices.tolist()
+    one.retry()
+    assert [batch.indices.tolist() for batch in one] == [taken, [2], []]
+    one.commit()
+    with pytest.raises(LoaderError, match="cannot be begun again"):
+        one.retry()
+
+
+@pytest.mark.parametrize("taken", [0, 1, 3])
+def test_a_skipped_step_counts_what_it_held_as_skipped_and_takes_the_rest_from_the_stream(taken):
+    rows = Rows(iter([row(0), row(1, indices=(2,)), row(2, indices=()), row(0, indices=(9,))]))
+    one = step(rows=rows)
+    for _ in zip(range(taken), one, strict=False):
+        pass
+    ended = []
+    one._on_commit = lambda step: ended.append(step.entry())
+    one.skip()
+    (entry,) = ended
+    assert entry.receipt == Receipt()
+    assert entry.refused.receipt == receipt_of([0, 1], [2])
+    assert entry.refused.numbers == (one.index,)
+    assert rows.take().indices.tolist() == [9]
+    assert one.committed
+    for end in (one.skip, one.commit):
+        with pytest.raises(LoaderError, match="end a step once"):
+            end()
 
 
 class Counting:
