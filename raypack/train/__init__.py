@@ -1,10 +1,20 @@
-"""Ray Train: the recipe, the loader in the train function, reports and the callback."""
+"""Ray Train: the recipe, the loader in the train function, evaluation, reports and the callback."""
 
 from raypack.train.callback import RaypackCallback
+from raypack.train.evaluation import Evaluation, get_evaluation
 from raypack.train.loader import PackedLoader
 from raypack.train.recipe import PackedData
 from raypack.train.reporting import report
 from raypack.train.start import get_loader
 from raypack.train.step import Step
 
-__all__ = ["PackedData", "PackedLoader", "RaypackCallback", "Step", "get_loader", "report"]
+__all__ = [
+    "Evaluation",
+    "PackedData",
+    "PackedLoader",
+    "RaypackCallback",
+    "Step",
+    "get_evaluation",
+    "get_loader",
+    "report",
+]

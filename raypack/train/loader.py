@@ -105,11 +105,15 @@ class PackedLoader:
 
     @property
     def progress(self) -> float:
-        """Part of the run's tokens that is committed, 0.0 to 1.0, through all epochs and attempts.
+        """Part of the run that is committed, 0.0 to 1.0, through all epochs and attempts.
+
+        In tokens of the source times the epochs, or in steps of ``max_steps``, whichever is further.
 
         The same on every rank and at any world size: what a learning-rate schedule can follow.
         """
-        return self.tokens_done / self.tokens_total if self.tokens_total else 1.0
+        tokens = self.tokens_done / self.tokens_total if self.tokens_total else 1.0
+        steps = self.steps_done / self._recipe.max_steps if self._recipe.max_steps else 0.0
+        return min(1.0, max(tokens, steps))
 
     @property
     def _steps_here(self) -> int:
@@ -124,6 +128,8 @@ class PackedLoader:
         while True:
             self._check_open("iterated")
             self._require_commit("the next step was asked for")
+            if self._recipe.max_steps is not None and self.steps_done >= self._recipe.max_steps:
+                return
             facts = self._deal.begin(self._rows)
             if facts is None:
                 return

@@ -14,6 +14,7 @@ from raypack.data.stream import BACKENDS
 from raypack.errors import SamplerError
 from raypack.source import ArrowSource
 from raypack.source.location import absolute
+from raypack.train.counting import count_steps
 
 _BLOCK_TOKENS = 1 << 20
 _BLOCK_ROWS = 64
@@ -56,6 +57,7 @@ class PackedData:
         attention_cost: Weights (linear, quadratic) of the balance over ranks; see `AttentionCost`.
         seed: Seed of the order; None is source order.
         epochs: Epochs of the run.
+        max_steps: Optimizer steps after which the run ends, if it has not before; None is no limit.
         ahead: Micro-batches that a rank's stream may be ahead of what it has committed; None takes
             four blocks and at least two steps; less than one step is raised to one.
         backend: ``ray_data``, or ``direct``: a thread in the train process, without Ray Data.
@@ -78,6 +80,7 @@ class PackedData:
     attention_cost: AttentionCost | Sequence[int] | None = None
     seed: int | None = 0
     epochs: int = 1
+    max_steps: int | None = None
     ahead: int | None = None
     backend: str = "ray_data"
 
@@ -99,6 +102,7 @@ class PackedData:
             raise SamplerError("batches_per_step and tokens_per_step say the same: give one of them")
         optional_integer("seed", self.seed, minimum=0, maximum=2**64 - 1)
         integer("epochs", self.epochs, minimum=1)
+        optional_integer("max_steps", self.max_steps, minimum=1)
         optional_integer("ahead", self.ahead, minimum=1)
 
     def _check_packing(self) -> None:
@@ -145,6 +149,21 @@ class PackedData:
         if self.tokens_per_step is not None:
             return -(-self.tokens_per_step // self.maximum_tokens)
         return self.batches_per_step
+
+    def count_steps(self, batches_per_step: int | None = None) -> int:
+        """Return the number of optimizer steps of the whole run, exactly: for schedules made before it.
+
+        Counted once and then read from beside the source's manifest (where that can be written). Some
+        millions of examples a second on a core; with Ray started, on all of the cluster.
+
+        Args:
+            batches_per_step: Batches of a step where the recipe leaves that to the number of workers.
+
+        Raises:
+            SamplerError: Nobody says how many batches a step has, or ``deal`` is ``rank``.
+            SourceError: The source cannot be opened.
+        """
+        return count_steps(self, batches_per_step)
 
     def pace(self, micro_batches: int) -> Pace:
         """Return the pace of the stream for steps of ``micro_batches`` a rank.

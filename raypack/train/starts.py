@@ -11,11 +11,12 @@ from raypack.batching.lengths import LengthTable
 from raypack.batching.sampler import StatefulTokenBatchSampler
 from raypack.batching.step_planner import StepPlanner
 from raypack.batching.step_state import StepPlannerState
-from raypack.errors import LoaderError
 from raypack.sampling.sampler import StatefulShardSampler
 from raypack.source import ArrowSource
 from raypack.train.deal import Deal
 from raypack.train.global_deal import GlobalDeal
+from raypack.train.group import require_group
+from raypack.train.idle import warn_of_idle
 from raypack.train.place import Place
 from raypack.train.rank_deal import Agree, RankDeal, add_up
 from raypack.train.rank_plan import RankPlan
@@ -45,6 +46,8 @@ def global_start(
             supervised=source.supervised,
             shuffle=recipe.order,
         )
+    if place.rank == 0:
+        warn_of_idle(planner.batches_per_step, place.world_size)
     pace = recipe.pace(-(-planner.batches_per_step // place.world_size))
     spec = PlannerSpec(
         source_path=recipe.source_path,
@@ -115,9 +118,5 @@ def rank_sampler(
 def _agreement(place: Place, device: torch.device) -> Agree:
     if place.world_size == 1:
         return lambda values: values
-    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() != place.world_size:
-        raise LoaderError(
-            f"deal='rank' needs a torch process group of its {place.world_size} ranks for the flag of each "
-            "step: use TorchTrainer, or deal='global'"
-        )
+    require_group(place.world_size, "deal='rank'")
     return lambda values: add_up(values, device)

@@ -126,9 +126,7 @@ def live(folder, life):
         terms |= attempt.get("change", {})
         micro = -(-terms["batches_per_step"] // attempt["world"])
         ahead = None if attempt["slack"] is None else max(1, micro + attempt["slack"])
-        recipe = PackedData(
-            source=source.path, backend="direct", epochs=life["epochs"], ahead=ahead, **settings
-        )
+        recipe = PackedData(source=source.path, backend="direct", epochs=life["epochs"], ahead=ahead, **terms)
         with Attempt(recipe, source, attempt["world"], checkpoint) as run:
             steps = [iter(loader) for loader in run.loaders]
             refuses = {**life["refuses"], "budget": terms["maximum_tokens"]}

@@ -121,3 +121,31 @@ def test_a_broken_loop_goes_on_in_a_second_one(source):
             rest.append(step.index)
         assert first + rest == list(range(len(first + rest)))
         assert run.loaders[0].word()["step"] == len(first + rest)
+
+
+def test_max_steps_ends_the_run_and_a_later_attempt_counts_what_was_done(source, tmp_path):
+    recipe = recipe_of(source, max_steps=5)
+    with Attempt(recipe, source, 2) as run:
+        iters = [iter(loader) for loader in run.loaders]
+        for steps in iters:
+            assert take(steps, 3) == [0, 1, 2]
+        checkpoint = run.save(tmp_path, "a" * 32)
+    with Attempt(recipe, source, 1, checkpoint) as run:
+        steps = iter(run.loaders[0])
+        assert take(steps, 2) == [3, 4]
+        assert next(steps, None) is None
+        assert run.loaders[0].progress == 1.0
+
+
+def test_tokens_total_is_the_source_times_the_epochs_and_skipped_steps_count_as_done(source):
+    with Attempt(recipe_of(source, epochs=2), source, 1) as run:
+        (loader,) = run.loaders
+        assert loader.tokens_total == 2 * source.manifest.tokens
+        for step in loader:
+            if step.index % 5 == 2:
+                step.skip()
+            else:
+                list(step)
+                step.commit()
+        assert loader.tokens_done == loader.tokens_total
+        assert loader.progress == 1.0
