@@ -12,7 +12,7 @@ import ray.train.torch
 import torch
 
 from raypack.collate import build_attention_mask
-from raypack.train import get_loader, report
+from raypack.train import get_evaluation, get_loader, report
 
 VOCABULARY = 97
 
@@ -47,7 +47,10 @@ def die_once(marker):
 
 
 def train(config):
-    """Train TinyTransformer with SGD; reports every 4 steps; may be killed and stopped."""
+    """Train TinyTransformer with SGD; reports every 4 steps; may be killed and stopped.
+
+    Steps in ``retry_at`` are begun again after a first try, those in ``skip_at`` are not trained.
+    """
     model = TinyTransformer()
     checkpoint = ray.train.get_checkpoint()
     if checkpoint:
@@ -57,7 +60,7 @@ def train(config):
         model = torch.nn.parallel.DistributedDataParallel(model)
     plain = getattr(model, "module", model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    with get_loader(config["recipe"]) as loader:
+    with get_loader(config["recipe"], may_change=config.get("may_change", ())) as loader:
         rank = loader.place.rank
 
         def save(directory):
@@ -69,12 +72,17 @@ def train(config):
         index = -1
         for step in loader:
             index = step.index
-            for batch in step:
-                with step.sync(model, batch):
-                    step.loss(model(batch), batch).backward()
-            optimizer.step()
+            backward(model, step)
+            if index in config.get("retry_at", ()):
+                optimizer.zero_grad()
+                step.retry()
+                backward(model, step)
+            if index in config.get("skip_at", ()):
+                step.skip()
+            else:
+                optimizer.step()
+                step.commit()
             optimizer.zero_grad()
-            step.commit()
             if rank == 1 and index == config.get("die_after"):
                 die_once(config["scratch"] + "/died-between-steps")
             if rank == 1 and index == config.get("kill_planner_after"):
@@ -83,7 +91,23 @@ def train(config):
                 report({"step": index}, loader, save=save)
             if index == config.get("stop_after"):
                 return
-        report({"step": index, "done": True, "progress": loader.progress}, loader, save=save)
+        evaluated = evaluate(plain, config["evaluation"]) if "evaluation" in config else None
+        last = {"step": index, "done": True, "progress": loader.progress, "evaluated": evaluated}
+        report(last, loader, save=save)
+
+
+def backward(model, step):
+    """Add up the gradients of a step's micro-batches."""
+    for batch in step:
+        with step.sync(model, batch):
+            step.loss(model(batch), batch).backward()
+
+
+def evaluate(model, recipe):
+    """Return the mean loss of a source over all ranks."""
+    evaluation = get_evaluation(recipe)
+    with torch.no_grad():
+        return evaluation.mean(sum(evaluation.loss(model(batch), batch) for batch in evaluation))
 
 
 def misuse(config):

@@ -41,44 +41,30 @@ def source(place):
     return write_source(str(place / "source"), [documents_table(lengths, labels=True)])
 
 
-# -- the chain: killed between two steps and in a report, then 2 -> 3 -> 5 -> 1 workers -----------
+# -- the chain: killed between two steps and in a report, then 2 -> 5 -> 3 -> 1 workers -----------
+# From step 24 on under another budget, from step 32 on in other steps: both in mid-window.
+
+SKIPPED = (13, 29)
+CHANGES = {24: {"maximum_tokens": 96}, 32: {"batches_per_step": 6}}
 
 
 @pytest.fixture(scope="module")
 def chain(place, source):
-    recipe = recipe_of(source)
-    fit(
-        functions.train,
-        place,
-        recipe,
-        2,
-        name="chain",
-        failures=3,
-        die_after=5,
-        die_in_report=11,
-        stop_after=17,
-    )
-    fit(functions.train, place, recipe, 3, name="chain", stop_after=25)
-    fit(functions.train, place, recipe, 5, name="chain", stop_after=33)
-    return fit(functions.train, place, recipe, 1, name="chain")
+    recipe = recipe_of(source, window=256)
+    refuses = {"retry_at": (6, 27), "skip_at": SKIPPED}
+    deaths = {"failures": 3, "die_after": 5, "die_in_report": 11}
+    fit(functions.train, place, recipe, 2, name="chain", stop_after=17, **deaths, **refuses)
+    fit(functions.train, place, recipe, 5, name="chain", stop_after=25, **refuses)
+    recipe = replace(recipe, **CHANGES[24])
+    change = {"may_change": ("maximum_tokens", "batches_per_step")}
+    fit(functions.train, place, recipe, 3, name="chain", stop_after=33, **change, **refuses)
+    recipe = replace(recipe, **CHANGES[32])
+    return fit(functions.train, place, recipe, 1, name="chain", **change, evaluation=recipe_of(source))
 
 
-def test_a_run_that_was_killed_twice_and_resized_thrice_passes_the_audit(chain, place):
-    assert (place / "died-between-steps").exists()
-    assert (place / "died-in-report").exists()
-    audit = verify(place / "storage/chain")
-    assert audit.ok, audit.findings
-    assert audit.epochs[0].complete
-    assert audit.epochs[0].trained == 1501
-    worlds = [a.world_size for a in audit.attempts]
-    assert worlds[-3:] == [3, 5, 1]
-    assert worlds[:-3] in ([2, 2, 2], [2, 2])  # an attempt whose report came too late leaves no trace
-    assert [a.first_step for a in audit.attempts[-3:]] == [16, 24, 32]
-
-
-def test_its_parameters_are_those_of_one_process_on_the_same_examples(chain, place, source):
-    filesystem, path = open_path(place / "storage/chain")
-    trained = torch.load(last_checkpoint(filesystem, path) + "/model.pt")
+@pytest.fixture(scope="module")
+def one_process(source):
+    """A model trained by this process on what the chain must have trained."""
     model = functions.TinyTransformer()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     planner = StepPlanner(
@@ -86,27 +72,77 @@ def test_its_parameters_are_those_of_one_process_on_the_same_examples(chain, pla
         source.lengths,
         TokenBatchOptions(BUDGET),
         batches_per_step=BATCHES,
+        window=256,
         seed=3,
         supervised=source.supervised,
     )
-    steps = planner.steps(0, 10**6)
-    assert len(steps[-1].batches) < BATCHES  # the last step is a partial one
-    for step in steps:
+    skipped = 0
+    while not planner.finished:
+        change = dict(CHANGES.get(planner.cursor.steps, {}))
+        if "maximum_tokens" in change:
+            change["options"] = TokenBatchOptions(change.pop("maximum_tokens"))
+        planner.change(**change)
+        (step,) = planner.steps(0, 1)
+        planner.commit(1)
+        if step.index in SKIPPED:
+            skipped += step.examples
+            continue
         for plan in step.batches:
-            ids, lengths, labels = source.take_flat(plan.indices)
-            batch = PackedBatch.from_flat(ids, lengths, labels=labels)
-            total = next_token_loss_sum(model(batch), batch.labels)
-            (total / step.supervised_tokens).backward()
+            _loss(model, source, plan).div(step.supervised_tokens).backward()
         optimizer.step()
         optimizer.zero_grad()
+    assert len(step.batches) < 6  # the last step is a partial one
+    return model, skipped
+
+
+def _loss(model, source, plan):
+    ids, lengths, labels = source.take_flat(plan.indices)
+    batch = PackedBatch.from_flat(ids, lengths, labels=labels)
+    return next_token_loss_sum(model(batch), batch.labels)
+
+
+def test_a_run_that_was_killed_twice_and_resized_thrice_passes_the_audit(chain, one_process, place):
+    assert (place / "died-between-steps").exists()
+    assert (place / "died-in-report").exists()
+    audit = verify(place / "storage/chain")
+    assert audit.ok, audit.findings
+    (epoch,) = audit.epochs
+    _, skipped = one_process
+    assert epoch.complete
+    assert epoch.trained + skipped == 1501
+    assert (epoch.refused.numbers, epoch.refused.receipt.examples) == (SKIPPED, skipped)
+    assert epoch.refused.retries == 2
+    worlds = [a.world_size for a in audit.attempts]
+    assert worlds[-3:] == [5, 3, 1]
+    assert worlds[:-3] in ([2, 2, 2], [2, 2])  # an attempt whose report came too late leaves no trace
+    assert [a.first_step for a in audit.attempts[-3:]] == [16, 24, 32]
+    assert [a.options.maximum_tokens for a in audit.attempts[-3:]] == [64, 96, 96]
+    assert [a.batches_per_step for a in audit.attempts[-3:]] == [7, 7, 6]
+
+
+def test_its_parameters_are_those_of_one_process_on_the_same_examples(chain, one_process, place):
+    filesystem, path = open_path(place / "storage/chain")
+    trained = torch.load(last_checkpoint(filesystem, path) + "/model.pt")
+    model, _ = one_process
     for name, value in model.state_dict().items():
         assert torch.allclose(value, trained[name], rtol=0, atol=1e-9), name
 
 
+def test_its_evaluation_beside_the_training_is_that_of_one_process(chain, one_process, source):
+    model, _ = one_process
+    planner = StepPlanner("s", source.lengths, TokenBatchOptions(BUDGET), batches_per_step=1)
+    with torch.no_grad():
+        total = sum(float(_loss(model, source, step.batches[0])) for step in planner.steps(0, 10**6))
+    expected = total / int(source.supervised.sum())
+    assert chain.metrics["evaluated"] == pytest.approx(expected, abs=1e-9)
+
+
 def test_a_finished_run_that_is_started_again_trains_nothing_and_stays_proven(chain, place, source):
-    result = fit(functions.train, place, recipe_of(source), 2, name="chain")
+    recipe = replace(recipe_of(source, window=256), maximum_tokens=96, batches_per_step=6)
+    result = fit(functions.train, place, recipe, 2, name="chain", evaluation=recipe_of(source))
     assert result.metrics["done"]
     assert result.metrics["progress"] == 1.0
+    assert result.metrics["evaluated"] == pytest.approx(chain.metrics["evaluated"], abs=1e-9)
     audit = verify(place / "storage/chain")
     assert audit.ok, audit.findings
     assert audit.attempts[-1].world_size == 1
@@ -118,7 +154,7 @@ def test_a_damaged_checkpoint_ends_the_next_start_with_its_name(chain, place, so
     with open(state, "r+") as file:
         file.truncate(400)
     with pytest.raises(Exception, match=r"CheckpointError.*state\.json: must have \d+ bytes, has 400"):
-        fit(functions.train, place, recipe_of(source), 1, name="chain")
+        fit(functions.train, place, recipe_of(source, window=256), 1, name="chain")
 
 
 # -- rules of the loop ----------------------------------------------------------------------------
@@ -171,7 +207,7 @@ def test_a_recipe_that_may_not_change_or_differs_between_ranks_names_the_argumen
     recipe = recipe_of(source, backend="direct")
     fit(functions.train, tmp_path, recipe, 1, name="other", stop_after=3)
     changed = replace(recipe, maximum_tokens=2 * BUDGET)
-    message = rf"CheckpointError.*maximum_tokens must stay {BUDGET}, .*got {2 * BUDGET}: give the run another"
+    message = rf"CheckpointError.*maximum_tokens must stay {BUDGET}, .*got {2 * BUDGET}: .*may_change"
     with pytest.raises(Exception, match=message):
         fit(functions.train, tmp_path, changed, 1, name="other")
     with pytest.raises(Exception, match=r"LoaderError.*rank 1 has another seed than rank 0: 1, not 0"):
