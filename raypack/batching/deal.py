@@ -2,7 +2,7 @@
 
 A causal transformer layer costs a·Σ length for its dense part and b·Σ length² for its attention, so
 batches with equal numbers of tokens may differ by a factor in time. Longest processing time first
-(Graham 1969) with equal counts evens that out.
+(Graham 1969) with equal counts evens that out, and swaps between the slowest rank and others finish it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,15 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from raypack.arguments import integer
 
 DEFAULT_HIDDEN_SIZE = 1024
+_MOST_SWAPS = 64
+_EVEN = 1.002
+_EXACT = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,14 @@ def deal_batches(costs: Sequence[int], world_size: int) -> list[list[int]]:
         SamplerError: ``world_size`` is not positive.
     """
     world_size = integer("world_size", world_size, minimum=1)
+    ranks = _longest_first(costs, world_size)
+    if len(ranks) > 1 and sum(costs) < _EXACT:
+        ranks = _swapped(np.array([*costs, 0], np.float64), ranks)
+    return [sorted(positions) for positions in ranks]
+
+
+def _longest_first(costs: Sequence[int], world_size: int) -> list[list[int]]:
+    """Give each batch, the dearest first, to the rank that has least so far and has room."""
     capacity = -(-len(costs) // world_size)
     ranks: list[list[int]] = [[] for _ in range(world_size)]
     loads = [(0, 0, rank) for rank in range(min(world_size, len(costs)))]
@@ -72,4 +86,36 @@ def deal_batches(costs: Sequence[int], world_size: int) -> list[list[int]]:
         ranks[rank].append(position)
         if count + 1 < capacity:
             heapq.heappush(loads, (load + costs[position], count + 1, rank))
-    return [sorted(positions) for positions in ranks]
+    return ranks
+
+
+def _swapped(costs: npt.NDArray[np.float64], ranks: list[list[int]]) -> list[list[int]]:
+    """Swap batches of the slowest rank with those of others while that helps.
+
+    Args:
+        costs: (batches + 1,) integers below 2^53 in all, so that sums are exact; the last is 0, an empty
+            place.
+        ranks: The positions of each rank's batches.
+    """
+    nothing = len(costs) - 1
+    places = np.full((len(ranks), max(map(len, ranks), default=0)), nothing)
+    for rank, positions in enumerate(ranks):
+        places[rank, : len(positions)] = positions
+    loads = costs[places].sum(axis=1)
+    for _ in range(_MOST_SWAPS):
+        slowest = int(loads.argmax())
+        if loads[slowest] <= _EVEN * loads.mean():
+            break
+        freed = costs[places[slowest]][:, None, None] - costs[places]
+        after = np.maximum(loads[slowest] - freed, loads[:, None] + freed)
+        after[:, slowest] = np.inf
+        best = int(after.argmin())
+        if after.flat[best] >= loads[slowest]:
+            break
+        mine, other, theirs = np.unravel_index(best, after.shape)
+        difference = freed[mine, other, theirs]
+        swap = places[slowest, mine], places[other, theirs]
+        places[other, theirs], places[slowest, mine] = swap
+        loads[slowest] -= difference
+        loads[other] += difference
+    return [row[row != nothing].tolist() for row in places]
