@@ -34,6 +34,8 @@ class PlannedStep:
     end: StepCursor
     ranks: Mapping[int, tuple[TokenBatchPlan, ...]]
     """The micro-batches of each rank, equally many."""
+    imbalance: float = 0.0
+    """The greatest attention cost of a rank over the mean of all; 0.0 where a rank knows itself alone."""
 
     @property
     def micros(self) -> int:
@@ -123,6 +125,7 @@ def _meta(step: PlannedStep, micro: int, plan: TokenBatchPlan) -> RowMeta:
         step_batches=step.batches,
         step_supervised=step.supervised_tokens,
         step_tokens=step.real_tokens,
+        step_imbalance=round(1e6 * step.imbalance),
         real_tokens=plan.real_tokens,
         maximum_length=plan.maximum_sequence_length,
         token_slots=plan.token_slots,

@@ -41,6 +41,7 @@ class GlobalSteps:
             planner.start_epoch(planner.epoch + 1)
         (step,) = planner.steps(0, 1)
         planner.commit_to(step.end)
+        dealt = step.dealt(self._world_size, self._cost)
         return PlannedStep(
             epoch=planner.epoch,
             index=step.index,
@@ -48,5 +49,6 @@ class GlobalSteps:
             supervised_tokens=step.supervised_tokens,
             real_tokens=step.real_tokens,
             end=step.end,
-            ranks=dict(enumerate(step.deal(self._world_size, self._cost))),
+            ranks=dict(enumerate(dealt.ranks)),
+            imbalance=dealt.imbalance,
         )

@@ -25,6 +25,8 @@ class RowMeta(NamedTuple):
     """Label tokens of the step over all ranks."""
     step_tokens: int
     """Tokens of the step over all ranks."""
+    step_imbalance: int
+    """The greatest attention cost of a rank over the mean of all, in millionths; 0 where it is not known."""
     real_tokens: int
     maximum_length: int
     token_slots: int

@@ -88,9 +88,25 @@ class StepPlan:
         Raises:
             SamplerError: ``world_size`` is not positive.
         """
-        count = self.micro_batches(world_size)
-        dealt = deal_batches(self.costs(attention_cost), world_size)
-        return tuple(
+        return self.dealt(world_size, attention_cost).ranks
+
+    def dealt(self, world_size: int, attention_cost: AttentionCost | None = None) -> DealtStep:
+        """Deal the step to data ranks, and tell how even they are; see `deal`."""
+        count, costs = self.micro_batches(world_size), self.costs(attention_cost)
+        dealt = deal_batches(costs, world_size)
+        ranks = tuple(
             tuple(self.batches[p] for p in positions) + (EMPTY_PLAN,) * (count - len(positions))
             for positions in dealt
         )
+        total, slowest = sum(costs), max(sum(costs[p] for p in positions) for positions in dealt)
+        return DealtStep(ranks, slowest * world_size / total if total else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DealtStep:
+    """A step as its ranks train it."""
+
+    ranks: tuple[tuple[TokenBatchPlan, ...], ...]
+    """The plans of each rank, equally many."""
+    imbalance: float
+    """The greatest attention cost of a rank over the mean of all; 1.0 is even."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -28,6 +29,8 @@ class StepFacts:
     """Tokens over all ranks."""
     supervised: int
     """Label tokens over all ranks."""
+    imbalance: float = math.nan
+    """The greatest attention cost of a rank over the mean of all; NaN where it is not known."""
     end: StepCursor
     """The boundary after the step, for the deal that it is of."""
 

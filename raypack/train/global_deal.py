@@ -63,6 +63,7 @@ class GlobalDeal:
             batches=meta.step_batches,
             tokens=meta.step_tokens,
             supervised=meta.step_supervised,
+            imbalance=meta.step_imbalance / 1e6,
             end=StepCursor(meta.step + 1, meta.end_position, meta.end_batches),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from raypack.data.blocks import StreamRow
 from raypack.errors import LoaderError, StreamError
 from raypack.sampling.receipt import Receipt
 from raypack.train.deal import Rows, StepFacts
+from raypack.train.gradient_sync import gradient_sync
 from raypack.train.ledger import EpochEntry, Refused
 
 EMPTY_ROW = StreamRow(
@@ -102,6 +103,14 @@ class Step:
         return self._facts.supervised
 
     @property
+    def imbalance(self) -> float:
+        """The greatest attention cost of a rank in this step over the mean of all, 1.0 is even.
+
+        NaN with ``deal="rank"``, where no rank knows what the others train.
+        """
+        return self._facts.imbalance
+
+    @property
     def loss_scale(self) -> float:
         """What a rank's summed loss is multiplied with: world size / supervised tokens of the step.
 
@@ -158,12 +167,7 @@ class Step:
         micro = self._micro(batch, "sync")
         self._synced[micro] += 1
         last = micro == self.micro_batches - 1
-        if hasattr(model, "set_requires_gradient_sync"):
-            return _fsdp_sync(model, last)
-        if hasattr(model, "no_sync") and not last:
-            context: AbstractContextManager[Any] = model.no_sync()
-            return context
-        return nullcontext()
+        return gradient_sync(model, last)
 
     def loss(self, logits: torch.Tensor, batch: PackedBatch) -> torch.Tensor:
         """Return the loss to call ``backward`` on.
@@ -285,12 +289,3 @@ def plan_of(row: StreamRow) -> TokenBatchPlan:
     """Return the plan that a row answers."""
     meta = row.meta
     return TokenBatchPlan(row.indices, meta.real_tokens, meta.maximum_length, meta.token_slots)
-
-
-@contextmanager
-def _fsdp_sync(model: Any, last: bool) -> Iterator[None]:
-    model.set_requires_gradient_sync(last)
-    try:
-        yield
-    finally:
-        model.set_requires_gradient_sync(True)

@@ -66,6 +66,7 @@ def step_of(rank):
             step_batches=BATCHES,
             step_supervised=plan.supervised_tokens,
             step_tokens=plan.real_tokens,
+            step_imbalance=1_000_000,
             real_tokens=batch.real_tokens,
             maximum_length=batch.maximum_sequence_length,
             token_slots=batch.token_slots,

@@ -149,3 +149,18 @@ def test_tokens_total_is_the_source_times_the_epochs_and_skipped_steps_count_as_
                 step.commit()
         assert loader.tokens_done == loader.tokens_total
         assert loader.progress == 1.0
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_each_rank_is_told_how_even_a_step_is(source, world_size):
+    with Attempt(recipe_of(source), source, world_size) as run:
+        planner = run.loaders[0]._deal._planner
+        for steps in zip(*map(iter, run.loaders), strict=True):
+            (planned,) = planner.steps(0, 1)
+            cost = dict(zip(map(id, planned.batches), planned.costs(), strict=True))
+            loads = [sum(cost.get(id(plan), 0) for plan in rank) for rank in planned.deal(world_size)]
+            expected = max(loads) * world_size / sum(loads)
+            for step in steps:
+                assert step.imbalance == pytest.approx(expected, abs=1e-6)
+                list(step)
+                step.commit()

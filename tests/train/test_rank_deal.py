@@ -1,6 +1,7 @@
 """The rank deal without a cluster: ranks are threads, the flag of a step is a barrier."""
 
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,8 +52,8 @@ def fresh(source, rank, world_size):
     return StatefulTokenBatchSampler(shard, source.lengths, OPTIONS)
 
 
-def micros_of(world_size):
-    return -(-BATCHES // world_size)
+def micros_of(world_size, batches=BATCHES):
+    return -(-batches // world_size)
 
 
 def rows_of(steps, rank):
@@ -71,14 +72,15 @@ def rows_of(steps, rank):
 class World:
     """Some ranks that train in step."""
 
-    def __init__(self, source, samplers, steps=0):
+    def __init__(self, source, samplers, steps=0, batches=BATCHES):
+        self.micros = micros_of(len(samplers), batches)
         self.source, self.samplers, self.size = source, samplers, len(samplers)
         agree = Sum(self.size)
         self.deals = [
             RankDeal(
                 sampler,
-                micros=micros_of(self.size),
-                batches_per_step=BATCHES,
+                micros=self.micros,
+                batches_per_step=batches,
                 steps=steps,
                 epochs=EPOCHS,
                 agree=agree,
@@ -95,9 +97,7 @@ class World:
         def go(rank):
             try:
                 state, steps = self.began[rank]
-                source = RankSteps(
-                    state, self.source, micros=micros_of(self.size), steps=steps, epochs=EPOCHS
-                )
+                source = RankSteps(state, self.source, micros=self.micros, steps=steps, epochs=EPOCHS)
                 rows = Rows(rows_of(source, rank))
                 while len(out[rank]) < most and (facts := self.deals[rank].begin(rows)) is not None:
                     taken = [rows.take().indices for _ in range(facts.rows)]
@@ -129,21 +129,28 @@ def source(make_source):
 
 @pytest.mark.parametrize("worlds", [(1,), (2,), (4,), (2, 3, 1, 5), (5, 2), (3, 7)])
 @pytest.mark.parametrize("most", [2, 7])
-def test_all_ranks_take_equal_steps_and_each_example_is_trained_once_an_epoch(source, worlds, most, tmp_path):
+@pytest.mark.parametrize("changing", [False, True], ids=["the-same", "changing"])
+def test_all_ranks_take_equal_steps_and_each_example_is_trained_once_an_epoch(
+    source, worlds, most, changing, tmp_path
+):
+    """With ``changing``, each attempt has another budget and another number of batches a step."""
     trained = {0: [], 1: []}
     receipts, counts, attempts, remaining, steps = {}, {0: 0, 1: 0}, [], None, 0
     for k, size in enumerate(worlds):
         if remaining is None:
             samplers = [fresh(source, rank, size) for rank in range(size)]
         else:
+            if changing:
+                remaining = replace(remaining, options=TokenBatchOptions(64 + 9 * k))
             samplers = [
                 StatefulTokenBatchSampler.reshard(remaining, rank, size, source.lengths)
                 for rank in range(size)
             ]
-        world = World(source, samplers, steps)
+        batches = BATCHES + k * changing
+        world = World(source, samplers, steps, batches)
         done = world.train(10**6 if k == len(worlds) - 1 else most)
         for (epoch, _, micros), ranks in done:
-            assert micros == micros_of(size)
+            assert micros == micros_of(size, batches)
             indices = np.concatenate(ranks)
             trained[epoch] += indices.tolist()
             counts[epoch] += 1
@@ -152,7 +159,8 @@ def test_all_ranks_take_equal_steps_and_each_example_is_trained_once_an_epoch(so
             receipts[epoch] = receipts.get(epoch, Receipt()) + receipt
         first = attempts[-1].first_step + attempts[-1].steps if attempts else 0
         if done:
-            attempts.append(attempt(k, size, first, len(done)))
+            ran = {"batches_per_step": batches, "options": samplers[0].options}
+            attempts.append(replace(attempt(k, size, first, len(done)), **ran))
         remaining, steps = world.consolidated(), world.deals[0].cursor.steps
     for epoch in (0, 1):
         assert sorted(trained[epoch]) == list(range(COUNT))

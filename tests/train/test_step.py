@@ -28,6 +28,7 @@ def row(micro, micros=3, indices=(0, 1)):
         step_batches=5,
         step_supervised=SUPERVISED,
         step_tokens=30,
+        step_imbalance=1_000_000,
         real_tokens=total,
         maximum_length=int(lengths.max(initial=0)),
         token_slots=total,
