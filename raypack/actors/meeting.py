@@ -13,6 +13,7 @@ from typing import Any
 import ray
 
 from raypack.actors.ending import end_soon
+from raypack.actors.save_point import SavePoint
 from raypack.errors import LoaderError
 
 logger = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class Meeting:
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
         self._topics: dict[str, _Topic] = {}
+        self._save_points: dict[tuple[int, int], SavePoint] = {}
         self._left: set[int] = set()
 
     async def meet(self, topic: str, rank: int, word: Any, timeout_s: float) -> tuple[list[Any], list[int]]:
@@ -55,6 +57,19 @@ class Meeting:
         if len(spot.taken) == self._world_size:
             self._topics.pop(topic, None)
         return [spot.words[r] for r in range(self._world_size)], []
+
+    async def propose_save(self, number: int, attempt: int, rank: int, step: int) -> int:
+        """Tell where a rank stands and wait for the step after which all are to save; see `SavePoint`."""
+        return await self._save_point(number, attempt).propose(rank, step)
+
+    async def answer_save(self, number: int, attempt: int, rank: int, accepts: bool) -> bool:
+        """Accept or refuse the proposed step, and wait for the outcome."""
+        point = self._save_point(number, attempt)
+        point.answer(rank, accepts)
+        return await point.wait()
+
+    def _save_point(self, number: int, attempt: int) -> SavePoint:
+        return self._save_points.setdefault((number, attempt), SavePoint(self._world_size, attempt))
 
     async def leave(self, rank: int) -> None:
         """Learn that a rank meets no more; the actor ends with the last of them."""

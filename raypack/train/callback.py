@@ -1,36 +1,99 @@
-"""A callback for ``RunConfig(callbacks=[...])`` that reads each checkpoint again after its report."""
+"""A callback for ``RunConfig(callbacks=[...])``: verifies each checkpoint, saves before a planned resize."""
 
 from __future__ import annotations
 
 import logging
+import os
+import time
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from ray.train import Checkpoint, UserCallback
 
 from raypack.train.checkpoint_reading import read_state
+from raypack.train.saving import REASON, RESIZE, Wish, ask_to_save
 
 logger = logging.getLogger(__name__)
 
+START_TIMEOUT_VARIABLE = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
+_POLL_S = 0.05
 
-class RaypackCallback(UserCallback):
-    """Verifies the data's state in every reported checkpoint, on the storage where it came to lie.
+_bases: tuple[type, ...]
+try:
+    from ray.train.v2._internal.execution.callback import (
+        ControllerCallback,
+        ReportCallback,
+        WorkerGroupCallback,
+    )
 
-    Runs in Ray Train's controller and never raises into it: a checkpoint that cannot be resumed from
-    is logged as an error, with the file and the fault.
+    _bases = (ControllerCallback, WorkerGroupCallback, ReportCallback)
+    HOOKED = True
+except ImportError:
+    _bases = (UserCallback,)
+    HOOKED = False
+"""Whether Ray Train's own hooks are there; the public interface knows nothing of resizes."""
+
+
+def _never_raises(hook: Callable[..., None]) -> Callable[..., None]:
+    """Log what a hook raises: in the controller it would end the run."""
+
+    @wraps(hook)
+    def guarded(*arguments: Any, **more: Any) -> None:
+        try:
+            hook(*arguments, **more)
+        except Exception:
+            logger.exception("raypack's callback failed in %s; the run goes on", hook.__name__)
+
+    return guarded
+
+
+class RaypackCallback(*_bases):  # type: ignore[misc]
+    """Verifies the data's state in every reported checkpoint, and saves before a planned resize.
+
+    Each checkpoint is read again on the storage where it came to lie; one that cannot be resumed from
+    is logged as an error, with the file and the fault. Before a resize that Ray Train has planned,
+    every rank is asked to report once more, in the way that the train function did last, so that the
+    new workers go on where the old ones stopped; where that takes too long, from the last checkpoint.
+    Runs in Ray Train's controller and never raises into it.
 
     Args:
         names: Names of the run's loaders; an unnamed one is None.
+        save_timeout_s: How long a planned resize waits for the save, seconds; 0 does not save.
+        start_timeout_s: How long Ray Train waits for the workers of a new size before it looks again
+            what there is, seconds; it sets ``RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S`` unless that is
+            set. Ray's own 60 s are lost each time that a node vanishes. None leaves it alone.
     """
 
-    def __init__(self, names: tuple[str | None, ...] = (None,)) -> None:
-        self._names = names
-
-    def after_report(
-        self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
+    def __init__(
+        self,
+        names: tuple[str | None, ...] = (None,),
+        *,
+        save_timeout_s: float = 60.0,
+        start_timeout_s: float | None = 25.0,
     ) -> None:
-        """Read and check the report's checkpoint."""
-        if checkpoint is None:
-            return
+        self._names = names
+        self._save_timeout_s = save_timeout_s
+        self._workers: Any = None
+        self._failed = False
+        self._saves = 0
+        if start_timeout_s is not None:
+            os.environ.setdefault(START_TIMEOUT_VARIABLE, f"{start_timeout_s:g}")
+        if not HOOKED:
+            logger.warning("this Ray has no hook before a resize; steps since the last report are lost there")
+
+    # -- reports ---------------------------------------------------------------------------------
+
+    @_never_raises
+    def after_report(self, context: Any, metrics: list[dict[str, Any]], checkpoint: Any = None) -> None:
+        """Read and check the report's checkpoint; Ray's own hook gives it in its first argument."""
+        if HOOKED:
+            checkpoint = context.checkpoint
+            self._saves += REASON in context.metrics
+        if checkpoint is not None:
+            self._verify(checkpoint)
+
+    def _verify(self, checkpoint: Checkpoint) -> None:
         for name in self._names:
             try:
                 state = read_state(checkpoint.filesystem, checkpoint.path, name)
@@ -38,3 +101,44 @@ class RaypackCallback(UserCallback):
                 logger.error("the checkpoint cannot be resumed from: %s", error)
             else:
                 logger.info("verified %s: step %d", checkpoint.path, state.step)
+
+    # -- resizes ---------------------------------------------------------------------------------
+
+    @_never_raises
+    def after_worker_group_start(self, worker_group: Any) -> None:
+        """Know the workers that may be asked to save."""
+        self._workers, self._failed = worker_group, False
+
+    @_never_raises
+    def before_worker_group_shutdown(self, worker_group: Any) -> None:
+        """Forget them."""
+        self._workers = None
+
+    @_never_raises
+    def before_controller_execute_failure_decision(self, failure_decision: Any) -> None:
+        """Know that the resize decision that follows is a restart, of workers that are no more."""
+        self._failed = True
+
+    @_never_raises
+    def before_controller_execute_resize_decision(self, resize_decision: Any) -> None:
+        """Have every rank save, and wait until the checkpoint is registered."""
+        if self._workers is None or self._failed or not self._save_timeout_s:
+            return
+        able = self._workers.execute(ask_to_save, Wish(RESIZE, hold_s=self._save_timeout_s))
+        if not all(able):
+            logger.info(
+                "no save before the resize: the train function has not reported yet, or runs no loader"
+            )
+            return
+        wanted, deadline = self._saves + 1, time.monotonic() + self._save_timeout_s
+        while self._saves < wanted and time.monotonic() < deadline:
+            status = self._workers.poll_status(timeout=1)  # registers what the ranks report
+            if status.errors or status.finished:
+                break
+            time.sleep(_POLL_S)
+        if self._saves >= wanted:
+            logger.info("saved before the resize to %d workers", resize_decision.num_workers)
+        else:
+            logger.warning(
+                "no save within %g s; the resize goes on from the last checkpoint", self._save_timeout_s
+            )

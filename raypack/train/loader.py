@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +22,7 @@ from raypack.train.ledger import Attempt, EpochEntry, Ledger
 from raypack.train.place import Place
 from raypack.train.recipe import Pace, PackedData
 from raypack.train.run_state import digest_of, state_values
+from raypack.train.saving import Saver
 from raypack.train.step import Step, plan_of
 from raypack.train.waiting import Waiting
 
@@ -61,6 +62,7 @@ class PackedLoader:
         self._open_step: Step | None = None
         self._stream: Stream | None = None
         self._rows = Rows(iter(()))
+        self._saver = Saver(meeting, place.rank)
         self._closed = False
 
     # -- what it is ------------------------------------------------------------------------------
@@ -128,6 +130,7 @@ class PackedLoader:
         while True:
             self._check_open("iterated")
             self._require_commit("the next step was asked for")
+            self._saver.boundary(self.steps_done)
             if self._recipe.max_steps is not None and self.steps_done >= self._recipe.max_steps:
                 return
             facts = self._deal.begin(self._rows)
@@ -213,6 +216,10 @@ class PackedLoader:
         parts = [entry.refused for _, entry in sorted(self._trained.items())]
         return [[part.retries, part.steps, list(part.numbers)] for part in parts]
 
+    def remember(self, report: Callable[[dict[str, Any]], None] | None) -> None:
+        """Keep how the train function reports, for a save before the run is stopped; see `Saver`."""
+        self._saver.remember(report)
+
     def own_record(self) -> dict[str, Any] | None:
         """Return what a checkpoint keeps of this rank alone; None under the global deal."""
         return self._deal.own()
@@ -260,6 +267,7 @@ class PackedLoader:
         """End the stream; what it read ahead is dropped and stays uncommitted."""
         if not self._closed:
             self._closed = True
+            self._saver.close()
             if self._stream is not None:
                 self._stream.close()
             elif ray.is_initialized():

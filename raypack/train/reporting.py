@@ -27,6 +27,7 @@ from raypack.train.checkpoint_files import (
     write_state,
 )
 from raypack.train.loader import PackedLoader
+from raypack.train.saving import REASON
 
 _reports: dict[str, int] = {}
 
@@ -44,7 +45,9 @@ def report(
         metrics: JSON values; Ray Train keeps those of rank 0.
         loader: The loader, or several by their names.
         save: Called on every rank with a directory of its own, whose files join the checkpoint;
-            names must differ between ranks (write the model on rank 0, optimizer shards by rank).
+            names must differ between ranks (write the model on rank 0, optimizer shards by rank). It is
+            called again, between two later steps, when the run is about to be resized or a node to be
+            taken away: so it must save what is there then.
         timeout_s: How long a rank waits for the others before it names who is missing, seconds.
 
     Raises:
@@ -86,6 +89,21 @@ def report(
         )
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+    # By itself a loader can report where it is the only one: another one may be inside a step.
+    again = _again(metrics, loader, save, timeout_s) if len(loaders) == 1 else None
+    for one in loaders.values():
+        one.remember(again)
+
+
+def _again(
+    metrics: Mapping[str, Any],
+    loader: PackedLoader | Mapping[str, PackedLoader],
+    save: Callable[[str], None] | None,
+    timeout_s: float,
+) -> Callable[[dict[str, Any]], None]:
+    """Return how to make a report once more, with some metrics of raypack's own."""
+    kept = {name: value for name, value in metrics.items() if name != REASON}
+    return lambda more: report({**kept, **more}, loader, save=save, timeout_s=timeout_s)
 
 
 def _by_name(loader: PackedLoader | Mapping[str, PackedLoader]) -> dict[str | None, PackedLoader]:

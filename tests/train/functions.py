@@ -1,5 +1,6 @@
 """Train functions that the runs of the tests share; shipped to the workers by value."""
 
+import json
 import os
 import signal
 import time
@@ -179,3 +180,35 @@ def kill_planner(loader):
     """Kill the process of this rank's planner actor, as an out-of-memory killer would."""
     pid = ray.get(loader._node_planner.__ray_call__.remote(lambda self: os.getpid()))
     os.kill(pid, signal.SIGKILL)
+
+
+REPORT_EVERY = 20
+
+
+def elastic(config):
+    """Train without a model, at some pace; write down starts and steps; end soon once told to finish."""
+    place = Path(config["scratch"])
+    with get_loader(config["recipe"]) as loader:
+        world = loader.place.world_size
+
+        def note(**event):
+            if loader.place.rank == 0:
+                with open(place / "events.jsonl", "a") as file:
+                    file.write(json.dumps({"world": world, **event}) + "\n")
+
+        first = loader.steps_done
+        note(event="start", step=first)
+        for step in loader:
+            for _ in step:
+                pass
+            together = torch.ones(1)
+            if world > 1:
+                torch.distributed.all_reduce(together)  # as gradients would be: ranks stay in step
+            time.sleep(0.05)
+            step.commit()
+            note(step=step.index)
+            if step.index % REPORT_EVERY == REPORT_EVERY - 1:
+                report({"step": step.index}, loader)
+            if world == 1 and (place / "finish").exists() and step.index >= first + 30:
+                break
+        report({"done": True}, loader)

@@ -1,0 +1,66 @@
+"""How ranks that run freely agree on one step after which all of them save.
+
+No rank may stop for another in the middle of a step, since the other may need it there. So each tells
+where it stands and goes on; once all have, a step a little ahead is proposed; a rank that learns of it
+in time accepts, and waits there for the others' answers. One that learns too late refuses, and the
+ranks try again with more room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+ROOM = 2
+"""Steps between the furthest rank and the first proposal; four times as many at each further try."""
+PATIENCE_S = 10.0
+"""How long a rank that has reached the proposed step waits for the answers of others."""
+
+
+@dataclass(slots=True)
+class SavePoint:
+    """One try of ``world_size`` ranks to agree."""
+
+    world_size: int
+    attempt: int
+    """How many tries there were before."""
+    stands: dict[int, int] = field(default_factory=dict)
+    """Steps that each rank had done when it was asked."""
+    proposed: asyncio.Event = field(default_factory=asyncio.Event)
+    accepted: set[int] = field(default_factory=set)
+    decided: asyncio.Event = field(default_factory=asyncio.Event)
+    outcome: bool | None = None
+    """Whether the ranks save; None while it is open."""
+
+    @property
+    def step(self) -> int:
+        """The proposed step, once all ranks stand somewhere."""
+        return max(self.stands.values()) + ROOM * 4**self.attempt
+
+    async def propose(self, rank: int, step: int) -> int:
+        """Tell where a rank stands and wait for the proposal."""
+        self.stands[rank] = step
+        if len(self.stands) == self.world_size:
+            self.proposed.set()
+        await self.proposed.wait()
+        return self.step
+
+    def answer(self, rank: int, accepts: bool) -> None:
+        """Take a rank's answer; the first refusal and the last consent decide."""
+        if accepts:
+            self.accepted.add(rank)
+        if not accepts or len(self.accepted) == self.world_size:
+            self._decide(accepts)
+
+    async def wait(self) -> bool:
+        """Return whether the ranks save; a rank that does not answer in time is taken to refuse."""
+        try:
+            await asyncio.wait_for(self.decided.wait(), PATIENCE_S)
+        except asyncio.TimeoutError:
+            self._decide(False)
+        return bool(self.outcome)
+
+    def _decide(self, outcome: bool) -> None:
+        if self.outcome is None:  # what was told once stays
+            self.outcome = outcome
+            self.decided.set()

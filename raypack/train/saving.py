@@ -1,0 +1,168 @@
+"""Saving before the run is stopped: at a planned resize, or when a node is about to be taken away.
+
+Who wants a save says so in each worker's process, at any time. The loaders there look at each step's
+end, agree on one step (see `SavePoint`), and repeat the train function's last report.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+logger = logging.getLogger(__name__)
+
+RESIZE, PREEMPTION = "resize", "preemption"
+REASON = "raypack_saved_for"
+"""The metric that names why a report was made by raypack itself."""
+_MOST_ATTEMPTS = 6
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Somebody's wish that all ranks save soon; each is an object of its own."""
+
+    reason: str
+    """``resize`` or ``preemption``."""
+    hold_s: float = 0.0
+    """How long a rank waits after the save to be stopped, so that it trains nothing that is lost."""
+
+
+@dataclass(slots=True)
+class _Process:
+    """What the loaders of this process share with whoever asks them to save."""
+
+    wish: Wish | None = None
+    able: int = 0
+    """Loaders that are open and know how to report."""
+
+
+_process = _Process()
+
+
+def ask_to_save(wish: Wish) -> bool:
+    """Make a wish known to this process; run in each worker's process by the callback.
+
+    Returns:
+        Whether a loader here can answer it: one is open and its train function has reported before.
+    """
+    if _process.able:
+        _process.wish = wish
+    return bool(_process.able)
+
+
+class Saver:
+    """One loader's part in saving when it is wished for.
+
+    Args:
+        meeting: Handle of the attempt's meeting point.
+        rank: Data rank.
+    """
+
+    def __init__(self, meeting: Any, rank: int) -> None:
+        self._meeting, self._rank = meeting, rank
+        self._report: Callable[[dict[str, Any]], None] | None = None
+        self._wish: Wish | None = None
+        self._heard: Wish | None = None
+        self._nodes: frozenset[str] = frozenset()
+        self._saves = 0
+        self._attempt = 0
+        self._proposal: Any = None
+        self._step: int | None = None
+        self._outcome: Any = None
+
+    def remember(self, report: Callable[[dict[str, Any]], None] | None) -> None:
+        """Keep how the train function reports, to do it again with more metrics; None: it cannot be."""
+        _process.able += (report is not None) - (self._report is not None)
+        self._report = report
+
+    def close(self) -> None:
+        """Take no further wishes."""
+        self.remember(None)
+
+    def boundary(self, step: int) -> None:
+        """Look for a wish between two steps, and save where all ranks have agreed to.
+
+        Args:
+            step: Steps done.
+        """
+        if self._report is None:
+            return
+        if self._wish is None:
+            self._wish = self._new_wish()
+            if self._wish is None:
+                return
+            self._attempt = 0
+            self._propose(step)
+        if self._agreed(step):
+            self._save(self._wish)
+
+    def _new_wish(self) -> Wish | None:
+        if _process.wish is not self._heard:
+            self._heard = _process.wish
+            return self._heard
+        nodes = preempted_nodes()
+        if nodes <= self._nodes:
+            return None
+        self._nodes = nodes
+        return Wish(PREEMPTION)
+
+    def _propose(self, step: int) -> None:
+        # The number of saves is the same on all ranks, whatever each was told first.
+        self._proposal = self._meeting.propose_save.remote(self._saves, self._attempt, self._rank, step)
+        self._step = None
+
+    def _agreed(self, step: int) -> bool:
+        """Go on with the agreement without waiting, but where this rank has reached the step."""
+        if self._step is None:
+            if not ray.wait([self._proposal], timeout=0)[0]:
+                return False
+            self._step = int(ray.get(self._proposal))
+            answer = self._meeting.answer_save.remote
+            self._outcome = answer(self._saves, self._attempt, self._rank, step <= self._step)
+        if step < self._step:
+            return False
+        if ray.get(self._outcome):
+            return True
+        self._attempt += 1
+        if self._attempt == _MOST_ATTEMPTS:
+            logger.warning("rank %d: the ranks found no common step to save at", self._rank)
+            self._end()
+        else:
+            self._propose(step)
+        return False
+
+    def _save(self, wish: Wish) -> None:
+        assert self._report is not None
+        self._report({REASON: wish.reason})
+        self._heard, self._nodes = _process.wish, self._nodes | preempted_nodes()  # this save serves them too
+        self._end()
+        deadline = time.monotonic() + wish.hold_s
+        while time.monotonic() < deadline:  # the worker is stopped here
+            time.sleep(_POLL_S)
+        if wish.hold_s:
+            logger.warning("saved for a %s that did not come within %g s; going on", wish.reason, wish.hold_s)
+
+    def _end(self) -> None:
+        self._wish = None
+        self._saves += 1
+
+
+def preempted_nodes() -> frozenset[str]:
+    """Return the nodes of this run that are about to be taken away, as this worker was told.
+
+    Ray Train's public question is a barrier; what it answers with lies in the worker's context, and
+    where that moves, nothing is known of preemptions here.
+    """
+    try:
+        from ray.train.v2._internal.execution.context import get_train_context
+
+        info = get_train_context().preemption_context.preemption_info
+        return frozenset(info.preempted_node_to_ranks) if info is not None else frozenset()
+    except (ImportError, AttributeError, RuntimeError):
+        return frozenset()

@@ -1,0 +1,68 @@
+"""How ranks agree on a step to save at: any interleaving of ranks, with and without lockstep."""
+
+import asyncio
+
+import pytest
+
+from raypack.actors import save_point
+from raypack.actors.meeting import Meeting
+from raypack.actors.save_point import ROOM, SavePoint
+
+
+def run(coroutine):
+    return asyncio.run(asyncio.wait_for(coroutine, 20))
+
+
+async def rank_of(meeting, rank, stood, *, now=None):
+    """Tell where a rank stood, and answer as it stands when the proposal arrives."""
+    step = await meeting.propose_save(0, 0, rank, stood)
+    return step, await meeting.answer_save(0, 0, rank, (stood if now is None else now) <= step)
+
+
+@pytest.mark.parametrize("stands", [[5], [5, 5], [7, 3, 9]])
+def test_all_ranks_save_at_one_step_beyond_the_furthest(stands):
+    async def all_ranks():
+        meeting = Meeting(len(stands))
+        return await asyncio.gather(*(rank_of(meeting, rank, step) for rank, step in enumerate(stands)))
+
+    assert run(all_ranks()) == [(max(stands) + ROOM, True)] * len(stands)
+
+
+def test_a_rank_that_is_beyond_the_proposal_makes_all_go_on():
+    async def all_ranks():
+        meeting = Meeting(3)
+        late = rank_of(meeting, 1, 4, now=99)
+        return await asyncio.gather(rank_of(meeting, 0, 4), late, rank_of(meeting, 2, 4))
+
+    assert [saves for _, saves in run(all_ranks())] == [False] * 3
+
+
+def test_a_rank_that_never_answers_is_not_waited_for_without_end(monkeypatch):
+    monkeypatch.setattr(save_point, "PATIENCE_S", 0.05)
+
+    async def all_ranks():
+        meeting = Meeting(2)
+        silent = asyncio.create_task(meeting.propose_save(0, 0, 1, 3))
+        outcome = await rank_of(meeting, 0, 4)
+        late = await meeting.answer_save(0, 0, 1, True)
+        return outcome, late, await silent
+
+    assert run(all_ranks()) == ((6, False), False, 6)
+
+
+def test_what_was_decided_once_stays():
+    async def decide():
+        point = SavePoint(2, 0)
+        point.answer(0, True)
+        point.answer(1, True)
+        point.answer(0, False)
+        return await point.wait()
+
+    assert run(decide())
+
+
+def test_each_further_try_leaves_more_room():
+    async def step_of(attempt):
+        return await SavePoint(1, attempt).propose(0, 10)
+
+    assert [run(step_of(attempt)) for attempt in range(4)] == [12, 18, 42, 138]
