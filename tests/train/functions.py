@@ -196,6 +196,10 @@ def elastic(config):
                 with open(place / "events.jsonl", "a") as file:
                     file.write(json.dumps({"world": world, **event}) + "\n")
 
+        def save(directory):
+            done = loader.steps_done
+            note(event="saved", step=done, regular=done % REPORT_EVERY == 0)
+
         first = loader.steps_done
         note(event="start", step=first)
         for step in loader:
@@ -208,7 +212,7 @@ def elastic(config):
             step.commit()
             note(step=step.index)
             if step.index % REPORT_EVERY == REPORT_EVERY - 1:
-                report({"step": step.index}, loader)
+                report({"step": step.index}, loader, save=save)
             if world == 1 and (place / "finish").exists() and step.index >= first + 30:
                 break
         report({"done": True}, loader)
