@@ -1,0 +1,93 @@
+"""The way through a sequence of lengths: each stretch in the fastest way that suits what it begins with."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raypack.batching.dense import MOST_COUNTED, ends_by_example
+from raypack.batching.jumps import PaddedJumps
+from raypack.batching.lanes import ends_by_lanes
+from raypack.batching.limits import Filled, Limits, walk
+from raypack.batching.search import ends_by_prefix, ends_by_sum, prefix
+
+_STRETCH = 1_048_576
+_SAMPLE = 2_048
+_SLOW_STRETCH = 65_536
+_FULL, _FULL_BELOW = 0.9, 1_024
+_PADDED_DENSE_BELOW, _LANES_BELOW = 16, 1_000
+_PACKED_DENSE_BELOW, _SUMS_BELOW = 48, 1_000
+_LANE_BATCHES = 64
+_FEWEST_LANES = 16
+_LARGE = 200
+
+
+class Course:
+    """One pass over a sequence; what a way leaves over is walked by the plain loop."""
+
+    def __init__(self, lengths: NDArray[np.int32], limits: Limits) -> None:
+        """Begin at the first example.
+
+        Args:
+            lengths: (n,) tokens of each example, none above the budget.
+            limits: What a batch may hold.
+        """
+        self._lengths, self._limits = lengths, limits
+        self._lanes_from = 0
+
+    def ends(self) -> NDArray[np.int64]:
+        """Return where each batch ends, (batches,); the last is n."""
+        pieces = [np.empty(0, np.int64)]
+        first, examples = 0, _SAMPLE
+        while first < len(self._lengths):
+            walked = self._walk(first, examples)
+            pieces.append(walked + first)
+            first += int(walked[-1])
+            planned = self._plan(first, walked) if first < len(self._lengths) else walked[:0]
+            pieces.append(planned + first)
+            gained = int(planned[-1]) if len(planned) else 0
+            first += gained
+            # A way that does not suit costs less than the walk that follows it.
+            examples = _SAMPLE if gained >= _SLOW_STRETCH else _SLOW_STRETCH
+        return np.concatenate(pieces)
+
+    def _walk(self, first: int, examples: int) -> NDArray[np.int64]:
+        """Return where the batches from ``first`` on end by the plain loop, one at the least."""
+        part = self._lengths[first : first + examples]
+        ends, _ = walk(part.tolist(), self._limits, Filled())
+        if first + len(part) == len(self._lengths):
+            ends.append(len(part))
+        return np.array(ends or [prefix(self._lengths[first:], self._limits, examples)], np.int64)
+
+    def _plan(self, first: int, walked: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where the batches of the stretch from ``first`` on end, as far as that is found out."""
+        part = self._lengths[first : first + _STRETCH]
+        typical = int(walked[-1]) // len(walked)
+        full = np.count_nonzero(np.diff(walked, prepend=0) == self._limits.examples)
+        ends = self._way(first, part, typical, bool(full > _FULL * len(walked)))
+        whole = first + len(part) == len(self._lengths)
+        # The last batch of a stretch is open: the next stretch begins with it.
+        return ends if whole or not len(ends) or ends[-1] < len(part) else ends[:-1]
+
+    def _way(self, first: int, part: NDArray[np.int32], typical: int, full: bool) -> NDArray[np.int64]:
+        limits = self._limits
+        small = typical < (_PADDED_DENSE_BELOW if limits.padded else _PACKED_DENSE_BELOW)
+        ends = np.empty(0, np.int64)
+        if small or limits.examples <= MOST_COUNTED or (full and typical < _FULL_BELOW):
+            ends = ends_by_example(part, limits, typical, full)
+        elif limits.padded and typical < _LANES_BELOW:
+            ends = self._by_lanes(first, part, typical)
+        elif not limits.padded and typical < _SUMS_BELOW:
+            ends = ends_by_sum(part, limits, typical)
+        if not len(ends) and typical >= _LARGE:
+            ends = ends_by_prefix(part, limits, typical)
+        return ends
+
+    def _by_lanes(self, first: int, part: NDArray[np.int32], typical: int) -> NDArray[np.int64]:
+        per_lane = _LANE_BATCHES * typical
+        if first < self._lanes_from or len(part) < _FEWEST_LANES * per_lane:
+            return np.empty(0, np.int64)
+        ends = ends_by_lanes(PaddedJumps(part, self._limits, typical), per_lane, _LANE_BATCHES)
+        if not len(ends) or ends[-1] < len(part) // 2:
+            self._lanes_from = first + len(part)
+        return ends

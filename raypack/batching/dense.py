@@ -1,0 +1,172 @@
+"""Small greedy batches: where a batch would end is found for every example, then the chain is followed."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from raypack.batching.jumps import LONGEST, PackedJumps, PaddedJumps, window_maxima
+from raypack.batching.limits import Limits
+
+MOST_COUNTED = 48
+
+_BLOCK = 65_536
+_PASSES = 64
+_LOOK_EVERY = 4
+_FEW = 32
+_STRIDE_FROM, _STRIDE = 12, 4
+_JUMP = 64
+_PACKED_REST, _PADDED_REST = 5, 16
+
+
+def ends_by_example(
+    lengths: NDArray[np.int32], limits: Limits, typical: int, full: bool
+) -> NDArray[np.int64]:
+    """Return where batches end, as far as they are as small as expected.
+
+    Args:
+        lengths: (n,) tokens of each example, n >= 1, none above the budget.
+        limits: What a batch may hold.
+        typical: How many examples a batch may be expected to hold.
+        full: Whether the number of examples, not the tokens, is expected to close most batches.
+
+    Returns:
+        (batches,) int64, n for an open one; empty where nothing was found out.
+    """
+    pieces, first = [np.empty(0, np.int64)], 0
+    while first < len(lengths):
+        part = lengths[first : first + _BLOCK]
+        following = (_all_padded if limits.padded else _all_packed)(part, limits, typical, full)
+        if following is None:
+            break
+        ends = _follow(following, typical)
+        ends = ends if first + len(part) == len(lengths) else ends[:-1]
+        if not len(ends):
+            break
+        pieces.append(ends + first)
+        first += int(ends[-1])
+    return np.concatenate(pieces)
+
+
+def _all_packed(
+    lengths: NDArray[np.int32], limits: Limits, typical: int, full: bool
+) -> NDArray[np.int64] | None:
+    """Return where the packed batch ends that begins at each example, None where too many are large."""
+    jumps, size, most = PackedJumps(lengths, limits), len(lengths), limits.examples
+    if full and most < size:
+        over = jumps.sums[most:] > jumps.full[: size - most + 1]
+        ends, rest = _as_if_full(over, most)
+    else:
+        ends, rest = _count_packed(jumps, limits, _STRIDE if typical >= _STRIDE_FROM else 1)
+    if len(rest) * _PACKED_REST > size:
+        return None
+    ends[rest] = jumps.ends(rest)
+    return ends
+
+
+def _all_padded(
+    lengths: NDArray[np.int32], limits: Limits, typical: int, full: bool
+) -> NDArray[np.int64] | None:
+    """Return where the padded batch ends that begins at each example, None where too many are large."""
+    size, most = len(lengths), limits.examples
+    if full and most < size:
+        ends, rest = _as_if_full(window_maxima(lengths, most) > _longest(limits, most), most)
+        counted = typical
+    else:
+        ends, rest, counted = _count_padded(lengths, limits)
+    if len(rest) * _PADDED_REST > size:
+        return None
+    if len(rest):
+        exact = PaddedJumps(lengths, limits, counted).ends(rest)
+        if exact is None:
+            return None
+        ends[rest] = exact
+    return ends
+
+
+def _as_if_full(over: NDArray[np.bool_], most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ends as if every batch held ``most`` examples, and where it does not."""
+    size = len(over) + most - 1
+    return np.arange(most, size + most), np.append(np.flatnonzero(over), np.arange(len(over), size))
+
+
+def _count_packed(
+    jumps: PackedJumps, limits: Limits, stride: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the ends of packed batches, and where these hold more than was looked at.
+
+    With a stride, numbers of examples that divide by it are looked at first.
+    """
+    size, sums, full, most = jumps.size, jumps.sums, jumps.full, limits.examples
+    counts = np.zeros(size, np.uint8)
+    fits = np.ones(size, bool)
+    count = 0
+    while count + stride <= min(_PASSES * stride, most, size):
+        count += stride
+        fits = fits[: size - count + 1]
+        np.less_equal(sums[count:], full[: len(fits)], out=fits)
+        counts[: len(fits)] += fits.view(np.uint8)
+        if count % (_LOOK_EVERY * stride) == 0 and np.count_nonzero(fits) * _FEW < size:
+            break
+    ends = np.arange(size)
+    ends += counts if stride == 1 else counts * np.int64(stride)
+    rest = fits[:0] if count + stride > most else fits
+    while stride > 1:
+        stride //= 2
+        ends += (sums.take(ends + stride, mode="clip") <= full) * np.int64(stride)
+    if most < size:
+        np.minimum(ends, np.arange(most, size + most), out=ends)
+    return np.minimum(ends, size, out=ends), np.flatnonzero(rest)
+
+
+def _count_padded(
+    lengths: NDArray[np.int32], limits: Limits
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Return the ends of padded batches, where these hold more than was looked at, and how many that is."""
+    size, count = len(lengths), 1
+    narrow = int(lengths.max()) < 2**15
+    single = lengths.astype(np.int16) if narrow else lengths
+    longest = single.copy()
+    counts = np.zeros(size, np.uint8)
+    fits = np.ones(size, bool)
+    while count < min(_PASSES, limits.examples, size):
+        count += 1
+        fits = fits[: size - count + 1]
+        grown = longest[: len(fits)]
+        np.maximum(grown, single[count - 1 :], out=grown)
+        np.less_equal(grown, min(_longest(limits, count), 2**15 - 1 if narrow else LONGEST), out=fits)
+        counts[: len(fits)] += fits.view(np.uint8)
+        if count % _LOOK_EVERY == 0 and np.count_nonzero(fits) * _FEW < size:
+            break
+    rest = fits[:0] if count == limits.examples else fits
+    return np.arange(1, size + 1) + counts, np.flatnonzero(rest), count
+
+
+def _longest(limits: Limits, examples: int) -> int:
+    """Return the longest length that a padded batch of so many examples may have."""
+    return min(limits.tokens // examples, LONGEST)
+
+
+def _follow(ends: NDArray[np.int64], typical: int) -> NDArray[np.int64]:
+    """Return where the batches end that follow one another from the first example on.
+
+    The chain is walked in strides of many batches, found by following ``ends`` through itself; what lies
+    between is then filled in for all strides at once.
+    """
+    size = len(ends)
+    strides = [np.append(ends, size)]
+    reach = typical
+    while reach < _JUMP:
+        strides.append(strides[-1].take(strides[-1]))
+        reach *= 2
+    jump, position, walked = strides[-1].data, 0, []
+    while position < size:
+        walked.append(position)
+        position = jump[position]
+    starts = np.array(walked, np.int64)
+    for stride in strides[-2::-1]:
+        pairs = np.empty((len(starts), 2), np.int64)
+        pairs[:, 0], pairs[:, 1] = starts, stride.take(starts)
+        starts = pairs.ravel()
+    found = strides[0].take(starts)
+    return found[: found.searchsorted(size) + 1]
