@@ -10,10 +10,10 @@ from raypack.batching.limits import Limits
 
 MOST_COUNTED = 48
 
-_BLOCK = 65_536
+_BLOCK = 131_072
 _PASSES = 64
 _LOOK_EVERY = 4
-_FEW = 32
+_PACKED_FEW, _PADDED_FEW = 32, 100
 _STRIDE_FROM, _STRIDE = 12, 4
 _JUMP = 64
 _PACKED_REST, _PADDED_REST = 5, 16
@@ -105,8 +105,9 @@ def _count_packed(
         count += stride
         fits = fits[: size - count + 1]
         np.less_equal(sums[count:], full[: len(fits)], out=fits)
-        counts[: len(fits)] += fits.view(np.uint8)
-        if count % (_LOOK_EVERY * stride) == 0 and np.count_nonzero(fits) * _FEW < size:
+        counted = counts[: len(fits)]
+        np.add(counted, fits.view(np.uint8), out=counted)
+        if count % (_LOOK_EVERY * stride) == 0 and np.count_nonzero(fits) * _PACKED_FEW < size:
             break
     ends = np.arange(size)
     ends += counts if stride == 1 else counts * np.int64(stride)
@@ -135,8 +136,9 @@ def _count_padded(
         grown = longest[: len(fits)]
         np.maximum(grown, single[count - 1 :], out=grown)
         np.less_equal(grown, min(_longest(limits, count), 2**15 - 1 if narrow else LONGEST), out=fits)
-        counts[: len(fits)] += fits.view(np.uint8)
-        if count % _LOOK_EVERY == 0 and np.count_nonzero(fits) * _FEW < size:
+        counted = counts[: len(fits)]
+        np.add(counted, fits.view(np.uint8), out=counted)
+        if count % _LOOK_EVERY == 0 and np.count_nonzero(fits) * _PADDED_FEW < size:
             break
     rest = fits[:0] if count == limits.examples else fits
     return np.arange(1, size + 1) + counts, np.flatnonzero(rest), count

@@ -56,47 +56,50 @@ class PaddedJumps:
             widenings: How often batches may turn out to be `_WIDER` times as large as that.
         """
         self.size = len(lengths)
-        self._block = max(_GROUP, 1 << (typical.bit_length() // 2 + 1))
-        self._columns = _GROUP * (3 * typical // (self._block * _GROUP) + 1)
-        beyond = np.full(self._block, LONGEST, np.int32)
-        self._single = np.concatenate([lengths, beyond])
-        self._blocks = window_maxima(self._single, self._block)
-        self._longest_of = longest_of(self._block * (self._columns + 1), limits)
-        self._wide = (lengths, limits, _WIDER * typical, widenings - 1)
+        self.lengths, self.limits = lengths, limits
+        self._typical, self._widenings = typical, widenings
         self._wider: PaddedJumps | None = None
+        self._block = block = max(_GROUP, 1 << (typical.bit_length() // 2 + 1))
+        columns = _GROUP * (3 * typical // (block * _GROUP) + 1)
+        beyond = np.full(block, LONGEST, np.int32)
+        self._single = np.concatenate([lengths, beyond])
+        self._blocks = window_maxima(self._single, block)
+        self._steps = np.arange(0, block * columns, block)[:, None]
+        self._longest_of = longest_of(block * (columns + 1), limits)
+        self._longest_of_blocks = self._longest_of[self._steps + block]
+        self._single_steps = np.arange(block)[:, None]
 
     def ends(self, positions: NDArray[np.int64]) -> NDArray[np.int64] | None:
         """Return where the batches end that begin at (p,) positions; ``size`` where one is left open.
 
         None is the refusal to go on: batches are far larger than was expected.
         """
-        block, columns = self._block, self._columns
         # Beyond the stretch all is as long as can be: a batch that fits even that is open in any case.
-        steps = np.arange(0, block * columns, block)[:, None]
-        maxima = self._blocks.take(positions + steps, mode="clip")
+        maxima = self._blocks.take(positions + self._steps, mode="clip")
         _accumulate(maxima)
-        fits = maxima <= self._longest_of[steps + block]
-        maxima *= fits
-        counts = _count(fits) * block
+        fits = maxima <= self._longest_of_blocks
+        counts = _count(fits)
+        counts *= self._block
         ends = positions + counts
-        if (large := counts == block * columns).any():
-            return self._with_large(positions, ends, large)
-        steps = np.arange(block)[:, None]
-        singles = self._single.take(ends + steps, mode="clip")
+        if fits[-1].any():
+            return self._with_large(positions, ends, fits[-1])
+        maxima *= fits
+        singles = self._single.take(ends + self._single_steps, mode="clip")
         np.maximum(singles[0], np.maximum.reduce(maxima, axis=0), out=singles[0])
         _accumulate(singles)
-        ends += _count(singles <= self._longest_of.take(counts + (steps + 1)))
+        counts += 1
+        ends += _count(singles <= self._longest_of.take(counts + self._single_steps))
         return np.minimum(ends, self.size, out=ends)
 
     def _with_large(
         self, positions: NDArray[np.int64], ends: NDArray[np.int64], large: NDArray[np.bool_]
     ) -> NDArray[np.int64] | None:
         """Return the ends where some batches are larger than the columns."""
-        lengths, limits, typical, widenings = self._wide
-        if widenings < 0:
+        if not self._widenings:
             return None
         if self._wider is None:
-            self._wider = PaddedJumps(lengths, limits, typical, widenings)
+            typical = _WIDER * self._typical
+            self._wider = PaddedJumps(self.lengths, self.limits, typical, self._widenings - 1)
         wide = self._wider.ends(positions[large])
         rest = self.ends(positions[~large])
         if wide is None or rest is None:
