@@ -17,7 +17,7 @@ _SLOW_STRETCH = 65_536
 _FULL, _FULL_BELOW = 0.9, 1_024
 _PADDED_DENSE_BELOW, _LANES_BELOW = 16, 1_000
 _PACKED_DENSE_BELOW, _SUMS_BELOW = 48, 1_000
-_LANE_BATCHES = 64
+_LANE_BATCHES = 48
 _FEWEST_LANES = 16
 _LARGE = 200
 
@@ -47,8 +47,9 @@ class Course:
             pieces.append(planned + first)
             gained = int(planned[-1]) if len(planned) else 0
             first += gained
-            # A way that does not suit costs less than the walk that follows it.
-            examples = _SAMPLE if gained >= _SLOW_STRETCH else _SLOW_STRETCH
+            # A way that does not suit costs little beside the walk that follows it.
+            slow = max(_SLOW_STRETCH, min(2 * examples, _STRETCH))
+            examples = _SAMPLE if gained >= _SLOW_STRETCH else slow
         return np.concatenate(pieces)
 
     def _walk(self, first: int, examples: int) -> NDArray[np.int64]:

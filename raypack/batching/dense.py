@@ -17,6 +17,7 @@ _PACKED_FEW, _PADDED_FEW = 32, 100
 _STRIDE_FROM, _STRIDE = 12, 4
 _JUMP = 64
 _PACKED_REST, _PADDED_REST = 5, 16
+_MANY = 6
 
 
 def ends_by_example(
@@ -33,55 +34,50 @@ def ends_by_example(
     Returns:
         (batches,) int64, n for an open one; empty where nothing was found out.
     """
-    pieces, first = [np.empty(0, np.int64)], 0
-    while first < len(lengths):
+    all_ends = _all_padded if limits.padded else _all_packed
+    pieces, first, small = [np.empty(0, np.int64)], 0, True
+    while first < len(lengths) and small:
         part = lengths[first : first + _BLOCK]
-        following = (_all_padded if limits.padded else _all_packed)(part, limits, typical, full)
-        if following is None:
-            break
-        ends = _follow(following, typical)
+        following, small = all_ends(part, limits, typical, full)
+        ends = _follow(following, typical) if following is not None else pieces[0]
         ends = ends if first + len(part) == len(lengths) else ends[:-1]
-        if not len(ends):
-            break
         pieces.append(ends + first)
-        first += int(ends[-1])
+        first += int(ends[-1]) if len(ends) else len(lengths)
     return np.concatenate(pieces)
 
 
 def _all_packed(
     lengths: NDArray[np.int32], limits: Limits, typical: int, full: bool
-) -> NDArray[np.int64] | None:
-    """Return where the packed batch ends that begins at each example, None where too many are large."""
+) -> tuple[NDArray[np.int64], bool]:
+    """Return where the packed batch ends that begins at each example, and whether nearly all are small."""
     jumps, size, most = PackedJumps(lengths, limits), len(lengths), limits.examples
     if full and most < size:
         over = jumps.sums[most:] > jumps.full[: size - most + 1]
         ends, rest = _as_if_full(over, most)
     else:
         ends, rest = _count_packed(jumps, limits, _STRIDE if typical >= _STRIDE_FROM else 1)
-    if len(rest) * _PACKED_REST > size:
-        return None
     ends[rest] = jumps.ends(rest)
-    return ends
+    return ends, len(rest) * _PACKED_REST < size
 
 
 def _all_padded(
     lengths: NDArray[np.int32], limits: Limits, typical: int, full: bool
-) -> NDArray[np.int64] | None:
-    """Return where the padded batch ends that begins at each example, None where too many are large."""
+) -> tuple[NDArray[np.int64] | None, bool]:
+    """Return the same for padded batches; None where not nearly all are small."""
     size, most = len(lengths), limits.examples
     if full and most < size:
         ends, rest = _as_if_full(window_maxima(lengths, most) > _longest(limits, most), most)
         counted = typical
     else:
-        ends, rest, counted = _count_padded(lengths, limits)
+        ends, rest, counted = _count_padded(lengths, limits, typical)
     if len(rest) * _PADDED_REST > size:
-        return None
+        return None, False
     if len(rest):
         exact = PaddedJumps(lengths, limits, counted).ends(rest)
         if exact is None:
-            return None
+            return None, False
         ends[rest] = exact
-    return ends
+    return ends, True
 
 
 def _as_if_full(over: NDArray[np.bool_], most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -121,7 +117,7 @@ def _count_packed(
 
 
 def _count_padded(
-    lengths: NDArray[np.int32], limits: Limits
+    lengths: NDArray[np.int32], limits: Limits, typical: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
     """Return the ends of padded batches, where these hold more than was looked at, and how many that is."""
     size, count = len(lengths), 1
@@ -138,8 +134,10 @@ def _count_padded(
         np.less_equal(grown, min(_longest(limits, count), 2**15 - 1 if narrow else LONGEST), out=fits)
         counted = counts[: len(fits)]
         np.add(counted, fits.view(np.uint8), out=counted)
-        if count % _LOOK_EVERY == 0 and np.count_nonzero(fits) * _PADDED_FEW < size:
-            break
+        if count % _LOOK_EVERY == 0:
+            left = np.count_nonzero(fits)
+            if left * _PADDED_FEW < size or (count > 4 * typical + 8 and left * _MANY > size):
+                break
     rest = fits[:0] if count == limits.examples else fits
     return np.arange(1, size + 1) + counts, np.flatnonzero(rest), count
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from raypack.batching.jumps import PaddedJumps
 
 _PATIENCE = 8
-_HOPELESS = 0.7
+_HOPELESS, _FEW = 0.7, 8
 
 
 class _TooLongError(Exception):
@@ -92,7 +92,7 @@ def ends_by_lanes(jumps: PaddedJumps, per_lane: int, batches: int) -> NDArray[np
         while len(changed):
             # Lanes that a batch reaches over altogether pass its end on.
             again = lanes.walk(changed + 1, lanes.arrives[changed])
-            if len(again) > len(changed) * _HOPELESS:
+            if len(again) > max(_HOPELESS * len(changed), _FEW):
                 break
             changed = again[again < last]
     except _TooLongError:

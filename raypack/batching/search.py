@@ -11,7 +11,7 @@ from raypack.batching.jumps import PackedJumps
 from raypack.batching.limits import Limits
 
 _BLOCK = 65_536
-_LEAST = 16
+_LEAST, _LEAST_BY_PREFIX = 16, 100
 _LOOK_EVERY = 64
 
 
@@ -77,7 +77,7 @@ def ends_by_prefix(lengths: NDArray[np.int32], limits: Limits, typical: int) -> 
         typical = prefix(lengths[start:], limits, typical)
         start += typical
         ends.append(start)
-        if typical < _LEAST:
+        if typical < _LEAST_BY_PREFIX:
             break
     return np.array(ends, np.int64)
 
