@@ -15,10 +15,10 @@ _STRETCH = 1_048_576
 _SAMPLE = 2_048
 _SLOW_STRETCH = 65_536
 _FULL, _FULL_BELOW = 0.9, 1_024
-_PADDED_DENSE_BELOW, _LANES_BELOW = 16, 1_000
+_PADDED_DENSE_BELOW, _PADDED_DENSE_AT_MOST, _LANES_BELOW = 16, 80, 1_000
 _PACKED_DENSE_BELOW, _SUMS_BELOW = 48, 1_000
 _LANE_BATCHES = 48
-_FEWEST_LANES = 16
+_STEP = 250
 _LARGE = 200
 
 
@@ -63,21 +63,23 @@ class Course:
     def _plan(self, first: int, walked: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where the batches of the stretch from ``first`` on end, as far as that is found out."""
         part = self._lengths[first : first + _STRETCH]
-        typical = int(walked[-1]) // len(walked)
-        full = np.count_nonzero(np.diff(walked, prepend=0) == self._limits.examples)
-        ends = self._way(first, part, typical, bool(full > _FULL * len(walked)))
+        ends = self._way(first, part, np.diff(walked, prepend=0))
         whole = first + len(part) == len(self._lengths)
         # The last batch of a stretch is open: the next stretch begins with it.
         return ends if whole or not len(ends) or ends[-1] < len(part) else ends[:-1]
 
-    def _way(self, first: int, part: NDArray[np.int32], typical: int, full: bool) -> NDArray[np.int64]:
+    def _way(self, first: int, part: NDArray[np.int32], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         limits = self._limits
+        typical = int(np.add.reduce(sizes)) // len(sizes)
+        full = bool(np.count_nonzero(sizes == limits.examples) > _FULL * len(sizes))
         small = typical < (_PADDED_DENSE_BELOW if limits.padded else _PACKED_DENSE_BELOW)
         ends = np.empty(0, np.int64)
         if small or limits.examples <= MOST_COUNTED or (full and typical < _FULL_BELOW):
             ends = ends_by_example(part, limits, typical, full)
         elif limits.padded and typical < _LANES_BELOW:
             ends = self._by_lanes(first, part, typical)
+            if not len(ends) and sizes.max() < _PADDED_DENSE_AT_MOST:
+                ends = ends_by_example(part, limits, typical, full)
         elif not limits.padded and typical < _SUMS_BELOW:
             ends = ends_by_sum(part, limits, typical)
         if not len(ends) and typical >= _LARGE:
@@ -86,9 +88,12 @@ class Course:
 
     def _by_lanes(self, first: int, part: NDArray[np.int32], typical: int) -> NDArray[np.int64]:
         per_lane = _LANE_BATCHES * typical
-        if first < self._lanes_from or len(part) < _FEWEST_LANES * per_lane:
+        # As many steps as take a fifth of the plain loop's time, where nothing comes of them.
+        patience = len(part) // (5 * (_STEP + len(part) // per_lane))
+        if first < self._lanes_from or patience < 2 * _LANE_BATCHES:
             return np.empty(0, np.int64)
-        ends = ends_by_lanes(PaddedJumps(part, self._limits, typical), per_lane, _LANE_BATCHES)
-        if not len(ends) or ends[-1] < len(part) // 2:
+        ends = ends_by_lanes(PaddedJumps(part, self._limits, typical), per_lane, patience)
+        if not len(ends) or ends[-1] < len(part) // 4:
             self._lanes_from = first + len(part)
+            return np.empty(0, np.int64)
         return ends

@@ -11,7 +11,7 @@ from raypack.batching.limits import Limits
 MOST_COUNTED = 48
 
 _BLOCK = 131_072
-_PASSES = 64
+_PASSES = 100
 _LOOK_EVERY = 4
 _PACKED_FEW, _PADDED_FEW = 32, 100
 _STRIDE_FROM, _STRIDE = 12, 4

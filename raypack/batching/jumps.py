@@ -13,6 +13,7 @@ _CHUNK = 65_536
 _GROUP = 4
 _SMALL_TABLE = 2_048
 _WIDER = 8
+_WIDE_CALLS = 4
 _WIDENINGS = 1
 
 
@@ -42,7 +43,10 @@ class PackedJumps:
 
 
 class PaddedJumps:
-    """Longest lengths of whole blocks as far as these fit, then of single examples."""
+    """Longest lengths of whole blocks as far as these fit, then of single examples.
+
+    ``calls`` counts the work: calls of `ends`, those with far larger batches than expected many times.
+    """
 
     def __init__(
         self, lengths: NDArray[np.int32], limits: Limits, typical: int, widenings: int = _WIDENINGS
@@ -59,6 +63,7 @@ class PaddedJumps:
         self.lengths, self.limits = lengths, limits
         self._typical, self._widenings = typical, widenings
         self._wider: PaddedJumps | None = None
+        self.calls = 0
         self._block = block = max(_GROUP, 1 << (typical.bit_length() // 2 + 1))
         columns = _GROUP * (3 * typical // (block * _GROUP) + 1)
         beyond = np.full(block, LONGEST, np.int32)
@@ -74,6 +79,7 @@ class PaddedJumps:
 
         None is the refusal to go on: batches are far larger than was expected.
         """
+        self.calls += 1
         # Beyond the stretch all is as long as can be: a batch that fits even that is open in any case.
         maxima = self._blocks.take(positions + self._steps, mode="clip")
         _accumulate(maxima)
@@ -100,6 +106,7 @@ class PaddedJumps:
         if self._wider is None:
             typical = _WIDER * self._typical
             self._wider = PaddedJumps(self.lengths, self.limits, typical, self._widenings - 1)
+        self.calls += _WIDE_CALLS
         wide = self._wider.ends(positions[large])
         rest = self.ends(positions[~large])
         if wide is None or rest is None:

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from raypack.batching.jumps import PaddedJumps
 
-_PATIENCE = 8
 _HOPELESS, _FEW = 0.7, 8
 
 
@@ -25,9 +24,9 @@ class _TooLongError(Exception):
 class _Lanes:
     """The lanes of a stretch: which positions begin a batch, and where each lane's chain leaves it."""
 
-    def __init__(self, jumps: PaddedJumps, per_lane: int, steps: int) -> None:
+    def __init__(self, jumps: PaddedJumps, per_lane: int, patience: int) -> None:
         self._jumps = jumps
-        self._steps = steps
+        self._patience = patience
         self.first = np.arange(0, jumps.size, per_lane)
         self.stop = np.append(self.first[1:], jumps.size)
         self.begins = np.zeros(jumps.size, bool)
@@ -66,25 +65,24 @@ class _Lanes:
         met[lanes] = np.minimum(positions, self.stop[lanes])
 
     def _next(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        self._steps -= 1
-        ends = self._jumps.ends(positions) if self._steps >= 0 else None
+        ends = self._jumps.ends(positions) if self._jumps.calls < self._patience else None
         if ends is None:
             raise _TooLongError
         return ends
 
 
-def ends_by_lanes(jumps: PaddedJumps, per_lane: int, batches: int) -> NDArray[np.int64]:
+def ends_by_lanes(jumps: PaddedJumps, per_lane: int, patience: int) -> NDArray[np.int64]:
     """Return where batches end, as far as the lanes came together.
 
     Args:
         jumps: The stretch.
         per_lane: Examples of a lane.
-        batches: How many batches a lane is expected to hold; many times as many are not walked.
+        patience: How many steps, of a batch in every lane, to walk at the most.
 
     Returns:
         (batches,) int64, empty where nothing was found out; the size of the stretch for an open batch.
     """
-    lanes = _Lanes(jumps, per_lane, _PATIENCE * batches)
+    lanes = _Lanes(jumps, per_lane, patience)
     last = len(lanes.first) - 1
     try:
         lanes.walk(np.arange(last + 1), lanes.first)
