@@ -14,8 +14,8 @@ from raypack.batching.search import ends_by_prefix, ends_by_sum, prefix
 _STRETCH = 1_048_576
 _SAMPLE = 2_048
 _SLOW_STRETCH = 65_536
-_FULL, _FULL_BELOW = 0.9, 1_024
-_PADDED_DENSE_BELOW, _PADDED_DENSE_AT_MOST, _LANES_BELOW = 16, 80, 1_000
+_FULL, _DENSE_AT_MOST = 0.9, 1_024
+_PADDED_DENSE_BELOW, _LANES_BELOW, _ALIKE = 16, 1_000, 40
 _PACKED_DENSE_BELOW, _SUMS_BELOW = 48, 1_000
 _LANE_BATCHES = 48
 _STEP = 250
@@ -70,17 +70,20 @@ class Course:
 
     def _way(self, first: int, part: NDArray[np.int32], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
         limits = self._limits
-        typical = int(np.add.reduce(sizes)) // len(sizes)
+        typical, smallest, largest = int(sizes.sum()) // len(sizes), int(sizes.min()), int(sizes.max())
+        least = max(1, 3 * smallest // 4, smallest - _ALIKE)
         full = bool(np.count_nonzero(sizes == limits.examples) > _FULL * len(sizes))
         small = typical < (_PADDED_DENSE_BELOW if limits.padded else _PACKED_DENSE_BELOW)
+        # Lanes do not meet where batches are all about as large; those are soon counted for each example.
+        alike = limits.padded and len(sizes) > 1 and largest - smallest < _ALIKE
         ends = np.empty(0, np.int64)
-        if small or limits.examples <= MOST_COUNTED or (full and typical < _FULL_BELOW):
-            ends = ends_by_example(part, limits, typical, full)
-        elif limits.padded and typical < _LANES_BELOW:
+        if small or limits.examples <= MOST_COUNTED or ((full or alike) and typical < _DENSE_AT_MOST):
+            ends = ends_by_example(part, limits, typical, least, full)
+        if not len(ends) and limits.padded and _PADDED_DENSE_BELOW <= typical < _LANES_BELOW:
             ends = self._by_lanes(first, part, typical)
-            if not len(ends) and sizes.max() < _PADDED_DENSE_AT_MOST:
-                ends = ends_by_example(part, limits, typical, full)
-        elif not limits.padded and typical < _SUMS_BELOW:
+            if not len(ends) and largest - least < 2 * _ALIKE:
+                ends = ends_by_example(part, limits, typical, least, full)
+        if not len(ends) and not limits.padded and _PACKED_DENSE_BELOW <= typical < _SUMS_BELOW:
             ends = ends_by_sum(part, limits, typical)
         if not len(ends) and typical >= _LARGE:
             ends = ends_by_prefix(part, limits, typical)

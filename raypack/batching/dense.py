@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,7 +23,7 @@ _MANY = 6
 
 
 def ends_by_example(
-    lengths: NDArray[np.int32], limits: Limits, typical: int, full: bool
+    lengths: NDArray[np.int32], limits: Limits, typical: int, least: int, full: bool
 ) -> NDArray[np.int64]:
     """Return where batches end, as far as they are as small as expected.
 
@@ -29,6 +31,7 @@ def ends_by_example(
         lengths: (n,) tokens of each example, n >= 1, none above the budget.
         limits: What a batch may hold.
         typical: How many examples a batch may be expected to hold.
+        least: How many examples nearly all batches may be expected to hold, 1 at the least.
         full: Whether the number of examples, not the tokens, is expected to close most batches.
 
     Returns:
@@ -38,7 +41,7 @@ def ends_by_example(
     pieces, first, small = [np.empty(0, np.int64)], 0, True
     while first < len(lengths) and small:
         part = lengths[first : first + _BLOCK]
-        following, small = all_ends(part, limits, typical, full)
+        following, small = all_ends(part, limits, typical, min(least, len(part)), full)
         ends = _follow(following, typical) if following is not None else pieces[0]
         ends = ends if first + len(part) == len(lengths) else ends[:-1]
         pieces.append(ends + first)
@@ -47,7 +50,7 @@ def ends_by_example(
 
 
 def _all_packed(
-    lengths: NDArray[np.int32], limits: Limits, typical: int, full: bool
+    lengths: NDArray[np.int32], limits: Limits, typical: int, least: int, full: bool
 ) -> tuple[NDArray[np.int64], bool]:
     """Return where the packed batch ends that begins at each example, and whether nearly all are small."""
     jumps, size, most = PackedJumps(lengths, limits), len(lengths), limits.examples
@@ -61,7 +64,7 @@ def _all_packed(
 
 
 def _all_padded(
-    lengths: NDArray[np.int32], limits: Limits, typical: int, full: bool
+    lengths: NDArray[np.int32], limits: Limits, typical: int, least: int, full: bool
 ) -> tuple[NDArray[np.int64] | None, bool]:
     """Return the same for padded batches; None where not nearly all are small."""
     size, most = len(lengths), limits.examples
@@ -69,7 +72,7 @@ def _all_padded(
         ends, rest = _as_if_full(window_maxima(lengths, most) > _longest(limits, most), most)
         counted = typical
     else:
-        ends, rest, counted = _count_padded(lengths, limits, typical)
+        ends, rest, counted = _count_padded(lengths, limits, typical, least)
     if len(rest) * _PADDED_REST > size:
         return None, False
     if len(rest):
@@ -117,29 +120,36 @@ def _count_packed(
 
 
 def _count_padded(
-    lengths: NDArray[np.int32], limits: Limits, typical: int
+    lengths: NDArray[np.int32], limits: Limits, typical: int, least: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Return the ends of padded batches, where these hold more than was looked at, and how many that is."""
-    size, count = len(lengths), 1
+    """Return the ends of padded batches, where these are not known, and how many examples were looked at.
+
+    Nearly all batches are taken to hold ``least`` examples; those that hold fewer are not known.
+    """
+    size, count = len(lengths), least
     narrow = int(lengths.max()) < 2**15
-    single = lengths.astype(np.int16) if narrow else lengths
-    longest = single.copy()
+    single: NDArray[Any] = lengths.astype(np.int16) if narrow else lengths
+    most = 2**15 - 1 if narrow else LONGEST
+    longest = window_maxima(single, least)
+    fits = longest <= min(_longest(limits, least), most)
+    fewer = np.append(np.flatnonzero(~fits), np.arange(len(fits), size))
     counts = np.zeros(size, np.uint8)
-    fits = np.ones(size, bool)
-    while count < min(_PASSES, limits.examples, size):
+    while count < min(least + _PASSES, limits.examples, size):
         count += 1
         fits = fits[: size - count + 1]
         grown = longest[: len(fits)]
         np.maximum(grown, single[count - 1 :], out=grown)
-        np.less_equal(grown, min(_longest(limits, count), 2**15 - 1 if narrow else LONGEST), out=fits)
+        np.less_equal(grown, min(_longest(limits, count), most), out=fits)
         counted = counts[: len(fits)]
         np.add(counted, fits.view(np.uint8), out=counted)
         if count % _LOOK_EVERY == 0:
             left = np.count_nonzero(fits)
             if left * _PADDED_FEW < size or (count > 4 * typical + 8 and left * _MANY > size):
                 break
-    rest = fits[:0] if count == limits.examples else fits
-    return np.arange(1, size + 1) + counts, np.flatnonzero(rest), count
+    more = np.flatnonzero(fits[:0] if count == limits.examples else fits)
+    ends = np.arange(least, size + least)
+    ends += counts
+    return ends, np.append(fewer, more), count
 
 
 def _longest(limits: Limits, examples: int) -> int:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 from numpy.typing import NDArray
 
 from raypack.batching.limits import Limits
 
 LONGEST = 2**31 - 1
+
+_Length = TypeVar("_Length", np.int16, np.int32)
 
 _CHUNK = 65_536
 _GROUP = 4
@@ -139,9 +143,9 @@ def _count(fits: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.add.reduce(fits.view(np.int8), axis=0, dtype=small).astype(np.int64)
 
 
-def window_maxima(lengths: NDArray[np.int32], width: int) -> NDArray[np.int32]:
+def window_maxima(lengths: NDArray[_Length], width: int) -> NDArray[_Length]:
     """Return the greatest of the ``width`` lengths from each position on, (n - width + 1,)."""
-    found = np.empty(len(lengths) - width + 1, np.int32)
+    found = np.empty(len(lengths) - width + 1, lengths.dtype)
     for first in range(0, len(found), _CHUNK):
         maxima, reach = lengths[first : first + _CHUNK + width - 1], 1
         while reach < width:

@@ -79,15 +79,18 @@ def test_short_sequences_follow_the_rule(lengths, limits):
     typical=st.integers(1, 60),
     per_lane=st.integers(1, 900),
     patience=st.integers(0, 3000),
+    least=st.integers(1, 12),
     full=st.booleans(),
     block=st.integers(20, 500),
 )
-def test_every_way_finds_the_same_batches(seed, size, limits, typical, per_lane, patience, full, block):
+def test_every_way_finds_the_same_batches(
+    seed, size, limits, typical, per_lane, patience, least, full, block
+):
     lengths = drawn(seed, size)
     options = TokenBatchOptions(**limits)
     bounds, expected = Limits.of(options), walked_ends(lengths, options)
     with mock.patch.object(dense, "_BLOCK", block), mock.patch.object(search, "_BLOCK", block):
-        assert_begins(dense.ends_by_example(lengths, bounds, typical, full), expected)
+        assert_begins(dense.ends_by_example(lengths, bounds, typical, least, full), expected)
         assert_begins(search.ends_by_prefix(lengths, bounds, typical), expected)
         if bounds.padded:
             jumps = PaddedJumps(lengths, bounds, typical)
@@ -116,6 +119,7 @@ SMALL = {
     "_STEP": st.integers(1, 5),
     "_LANE_BATCHES": st.integers(1, 20),
     "_LARGE": st.integers(0, 20),
+    "_ALIKE": st.integers(0, 20),
 }
 
 
@@ -211,7 +215,7 @@ def test_lengths_and_budgets_at_the_limits_do_not_overflow(layout, budget, lengt
     options = TokenBatchOptions(budget, maximum_examples, layout)
     assert_greedy(table, options)
     bounds, expected = Limits.of(options), walked_ends(table, options)
-    assert_begins(dense.ends_by_example(table, bounds, 3, False), expected)
+    assert_begins(dense.ends_by_example(table, bounds, 3, 1, False), expected)
     if bounds.padded:
         assert_begins(ends_by_lanes(PaddedJumps(table, bounds, 30), 500, 500), expected)
 
@@ -230,7 +234,7 @@ def test_narrow_sums_hold_what_they_are_given(total):
     options = TokenBatchOptions(total - int(lengths.sum()))
     assert_greedy(lengths, options)
     bounds, expected = Limits.of(options), walked_ends(lengths, options)
-    assert_begins(dense.ends_by_example(lengths, bounds, 3, False), expected)
+    assert_begins(dense.ends_by_example(lengths, bounds, 3, 1, False), expected)
     assert search.ends_by_sum(lengths, bounds, 3).tolist() == expected
 
 
