@@ -19,7 +19,7 @@ _PADDED_DENSE_BELOW, _LANES_BELOW, _ALIKE = 16, 1_000, 40
 _PACKED_DENSE_BELOW, _SUMS_BELOW = 48, 1_000
 _LANE_BATCHES = 48
 _STEP = 250
-_LARGE = 200
+_LARGE, _LONG = 200, 1_024
 
 
 class Course:
@@ -58,7 +58,11 @@ class Course:
         ends, _ = walk(part.tolist(), self._limits, Filled())
         if first + len(part) == len(self._lengths):
             ends.append(len(part))
-        return np.array(ends or [prefix(self._lengths[first:], self._limits, examples)], np.int64)
+            return np.array(ends, np.int64)
+        start = ends[-1] if ends else 0
+        if not ends or len(part) - start > _LONG:  # what is long is not walked twice
+            ends.append(start + prefix(self._lengths[first + start :], self._limits, len(part) - start))
+        return np.array(ends, np.int64)
 
     def _plan(self, first: int, walked: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where the batches of the stretch from ``first`` on end, as far as that is found out."""
@@ -81,7 +85,7 @@ class Course:
             ends = ends_by_example(part, limits, typical, least, full)
         if not len(ends) and limits.padded and _PADDED_DENSE_BELOW <= typical < _LANES_BELOW:
             ends = self._by_lanes(first, part, typical)
-            if not len(ends) and largest - least < 2 * _ALIKE:
+            if not len(ends) and not alike and largest - least < 2 * _ALIKE:
                 ends = ends_by_example(part, limits, typical, least, full)
         if not len(ends) and not limits.padded and _PACKED_DENSE_BELOW <= typical < _SUMS_BELOW:
             ends = ends_by_sum(part, limits, typical)

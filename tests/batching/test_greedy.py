@@ -120,6 +120,7 @@ SMALL = {
     "_LANE_BATCHES": st.integers(1, 20),
     "_LARGE": st.integers(0, 20),
     "_ALIKE": st.integers(0, 20),
+    "_LONG": st.integers(0, 20),
 }
 
 
