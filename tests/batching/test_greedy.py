@@ -279,3 +279,12 @@ def test_sums_of_many_long_examples_do_not_overflow():
     options = TokenBatchOptions(2**40)
     plan = plans_from_ends(np.arange(5), table, greedy_ends(table, options), options)[0]
     assert plan.real_tokens == 5 * (2**31 - 1)
+
+
+@pytest.mark.parametrize("maximum_examples", [6, 37, 5_000])
+def test_sums_stop_at_the_number_of_examples_when_batches_are_larger_than_expected(maximum_examples):
+    bounds = Limits.of(TokenBatchOptions(4096, maximum_examples))
+    lengths = np.ones(9_000, np.int32)
+    found = search.ends_by_sum(lengths, bounds, 2)
+    assert len(found) > 2
+    assert_begins(found, walked_ends(lengths, TokenBatchOptions(4096, maximum_examples)))
