@@ -1,6 +1,6 @@
 """The numpy core: order, greedy planning, global steps, and what a restart and a record cost at 10^9 rows.
 
-    python bench/bench_core.py [--rows 1000000000]
+    python bench/bench_core.py [--rows 1000000000] [--greedy]
 
 The rows' table is written to a temporary file of 4 bytes a row and read through a memory map.
 """
@@ -13,6 +13,7 @@ import statistics
 import tempfile
 import time
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -94,27 +95,27 @@ def order_rows(table):
 
 
 def greedy_rows(table):
-    for layout, median_length, limit in (
-        ("packed", 400, None),
-        ("packed", 75, None),
-        ("packed", 75, 4),
-        ("padded", 400, None),
-        ("padded", 75, None),
-        ("padded", 25, None),
+    """One ratio for each regime: planning and the loop take turns, so that both see the same machine."""
+    for layout, median_length, (budget, limit) in product(
+        ("packed", "padded"),
+        (400, 75, 25),
+        ((4096, None), (4096, 4), (4096, 32), (16384, None), (16384, 4), (16384, 32), (1_000_000, None)),
     ):
-        options = TokenBatchOptions(4096, limit, layout)
+        options = TokenBatchOptions(budget, limit, layout)
         plain_way = plain_greedy if layout == "packed" else plain_padded
         lengths = lognormal(1_000_000, median_length)
         as_list = lengths.tolist()
-        assert greedy_ends(lengths, options).tolist() == plain_way(as_list, 4096, limit)
+        expected = plain_way(as_list, budget, limit)
+        assert greedy_ends(lengths, options).tolist() == expected
         ratios = []
         for _ in range(REPEATS):
-            plain, _, _ = timed(partial(plain_way, as_list, 4096, limit), 1)
+            plain, _, _ = timed(partial(plain_way, as_list, budget, limit), 1)
             ours, _, _ = timed(partial(greedy_ends, lengths, options), 1)
             ratios.append(plain / ours)
-        most = f", at most {limit} examples" if limit else ""
+        most = f", at most {limit}" if limit else ""
+        size = len(lengths) / len(expected)
         table.add_row(
-            f"greedy {layout}, budget 4,096, mean {lengths.mean():.0f}{most}",
+            f"greedy {layout}, budget {budget:,}, mean {lengths.mean():.0f}{most}: {size:,.1f} a batch",
             f"{statistics.median(ratios):.1f}x a plain loop",
             f"{min(ratios):.1f}-{max(ratios):.1f}",
         )
@@ -205,12 +206,16 @@ def rank_records(table, lengths, options, count):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=10**9)
+    parser.add_argument("--greedy", action="store_true", help="only greedy planning against a plain loop")
     args = parser.parse_args()
     table = Table(title="numpy core, one core", title_justify="left")
     for heading in ("what", "median", "spread"):
         table.add_column(heading, justify="left" if heading == "what" else "right")
-    order_rows(table)
     greedy_rows(table)
+    if args.greedy:
+        Console(width=130).print(table)
+        return
+    order_rows(table)
     step_rows(table)
     with tempfile.TemporaryDirectory(prefix="raypack-bench-") as work:
         lengths, options, count = billion_rows(table, args.rows, Path(work))

@@ -1,10 +1,10 @@
-"""Greedy batches of a long sequence, computed for many stretches of it side by side.
+"""Padded greedy batches of a long stretch, found for many parts of it side by side.
 
-Where a batch begins depends on where the one before it began: a chain. So the sequence is cut into
-*lanes* of equal length, and every lane is walked as if a batch began at its first example, one numpy
-operation for all lanes at a time. Two chains over the same lengths soon begin a batch at the same
-example, and are one from there on: so each lane is walked again from the batch that the lane before it
-left open, until it meets its first walk. What never meets is walked alone, by the plain loop.
+Where a batch begins depends on where the one before it began: a chain. So the stretch is cut into
+*lanes* of equal length, and every lane is walked as if a batch began at its first example, one batch of
+every lane at a time. Two chains over the same lengths soon begin a batch at the same example, and are
+one from there on: so each lane is walked again from where the lane before it really arrives, until it
+meets its first walk; and again, where that made a lane arrive elsewhere.
 """
 
 from __future__ import annotations
@@ -12,147 +12,89 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from raypack.batching.limits import Filled, Limits, walk
+from raypack.batching.jumps import PaddedJumps
 
-_STRETCH = 64
-_PAD = 0
+_HOPELESS, _FEW = 0.7, 8
 
 
-class LaneWalk:
-    """One walk over a table of lanes: (rows, lanes), lane j being column j.
+class _TooLongError(Exception):
+    """The walk takes more steps than it saves."""
 
-    An open batch is a column of a (2, lanes) state: tokens (the longest when padded) and examples.
-    """
 
-    def __init__(self, limits: Limits, dtype: type[np.int32] | type[np.int64]) -> None:
-        """Bring the limits to the table's integer type.
+class _Lanes:
+    """The lanes of a stretch: which positions begin a batch, and where each lane's chain leaves it."""
 
-        Args:
-            limits: What a batch may hold.
-            dtype: int32 where no intermediate value can pass it (see `lane_dtype`), else int64.
-        """
-        self.dtype = dtype
-        self._padded = limits.padded
-        self._over_budget = dtype(limits.tokens + 1)
-        self._sign_shift = dtype(np.iinfo(dtype).bits - 1)
-        self._counted = limits.examples <= np.iinfo(dtype).max
-        self._most = dtype(limits.examples) if self._counted else dtype(0)
+    def __init__(self, jumps: PaddedJumps, per_lane: int, patience: int) -> None:
+        self._jumps = jumps
+        self._patience = patience
+        self.first = np.arange(0, jumps.size, per_lane)
+        self.stop = np.append(self.first[1:], jumps.size)
+        self.begins = np.zeros(jumps.size, bool)
+        self.arrives = self.stop.copy()
 
-    def run(self, rows: NDArray[np.signedinteger], state: NDArray[np.signedinteger]) -> NDArray[np.bool_]:
-        """Walk all lanes from an open batch.
-
-        Args:
-            rows: (r, lanes) lengths; row i holds the lanes' i-th examples.
-            state: (2, lanes) the open batches; becomes those after the last row.
+    def walk(self, lanes: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Walk lanes from positions in them until each meets its former walk or leaves its lane.
 
         Returns:
-            (r, lanes) True where a batch begins.
+            The lanes, of those, that now arrive elsewhere.
         """
-        keep = np.empty_like(rows)
-        room = np.empty_like(state[0])
-        one = self.dtype(1)
-        tokens, examples = state
-        for row, kept in zip(rows, keep, strict=True):
-            # kept becomes -1 where the example joins the open batch and 0 where it begins one: the sign
-            # of (cost - budget - 1), without a branch.
-            if self._padded:
-                np.maximum(tokens, row, out=tokens)
-                np.multiply(tokens, examples, out=kept)
-                np.add(kept, tokens, out=kept)
-            else:
-                np.add(tokens, row, out=kept)
-            np.subtract(kept, self._over_budget, out=kept)
-            if self._counted:
-                np.subtract(examples, self._most, out=room)
-                np.bitwise_and(kept, room, out=kept)
-            np.right_shift(kept, self._sign_shift, out=kept)
-            if self._padded:
-                np.subtract(tokens, row, out=tokens)
-            np.bitwise_and(tokens, kept, out=tokens)
-            np.add(tokens, row, out=tokens)
-            if self._padded or self._counted:
-                np.bitwise_and(examples, kept, out=examples)
-                np.add(examples, one, out=examples)
-        return keep == 0
+        before = self.arrives[lanes]
+        walked, all_lanes = [], lanes
+        met = self.stop.copy()
+        stop = self.stop[lanes]
+        while True:
+            new = positions < stop
+            new &= ~self.begins.take(positions, mode="clip")
+            if not new.all():
+                self._leave(lanes[~new], positions[~new], met)
+                lanes, positions, stop = lanes[new], positions[new], stop[new]
+            if not len(lanes):
+                break
+            walked.append(positions)
+            positions = self._next(positions)
+        for lane in all_lanes.tolist():
+            self.begins[self.first[lane] : met[lane]] = False
+        if walked:
+            self.begins[np.concatenate(walked)] = True
+        return all_lanes[self.arrives[all_lanes] != before]
+
+    def _leave(self, lanes: NDArray[np.int64], positions: NDArray[np.int64], met: NDArray[np.int64]) -> None:
+        """Note where a walk met the former one, or where it left its lane."""
+        left = positions >= self.stop[lanes]
+        self.arrives[lanes[left]] = positions[left]
+        met[lanes] = np.minimum(positions, self.stop[lanes])
+
+    def _next(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        ends = self._jumps.ends(positions) if self._jumps.calls < self._patience else None
+        if ends is None:
+            raise _TooLongError
+        return ends
 
 
-def lane_dtype(limits: Limits) -> type[np.int32] | type[np.int64]:
-    """Return the narrowest type that no cost of a batch plus one more example can pass."""
-    most = limits.tokens * (limits.tokens + 1) if limits.padded else 2 * limits.tokens
-    return np.int32 if most < 2**31 - 1 else np.int64
-
-
-def batch_starts(lengths: NDArray[np.int32], limits: Limits, per_lane: int) -> NDArray[np.int64]:
-    """Return the positions at which a batch begins, the first of them 0.
+def ends_by_lanes(jumps: PaddedJumps, per_lane: int, patience: int) -> NDArray[np.int64]:
+    """Return where batches end, as far as the lanes came together.
 
     Args:
-        lengths: (n,) tokens of each example, n >= 1, none above the budget.
-        limits: What a batch may hold.
-        per_lane: Examples of a lane; 64 batches or more make it likely that lanes meet.
+        jumps: The stretch.
+        per_lane: Examples of a lane.
+        patience: How many steps, of a batch in every lane, to walk at the most.
+
+    Returns:
+        (batches,) int64, empty where nothing was found out; the size of the stretch for an open batch.
     """
-    lanes = -(-len(lengths) // per_lane)
-    walker = LaneWalk(limits, lane_dtype(limits))
-    padded = np.full(lanes * per_lane, _PAD, walker.dtype)
-    padded[: len(lengths)] = lengths
-    rows = np.ascontiguousarray(padded.reshape(lanes, per_lane).T)
-    starts, left_open, snapshots = _walk_apart(walker, rows)
-    came_from = np.zeros_like(left_open)
-    came_from[:, 1:] = left_open[:, :-1]
-    _walk_joined(walker, rows, came_from, starts, left_open, snapshots)
-    _walk_alone(limits, rows, came_from, starts, left_open)
-    starts[0, 0] = True
-    found = np.flatnonzero(np.ascontiguousarray(starts.T))
-    return found[: np.searchsorted(found, len(lengths))]
-
-
-def _walk_apart(
-    walker: LaneWalk, rows: NDArray[np.signedinteger]
-) -> tuple[NDArray[np.bool_], NDArray[np.signedinteger], list[NDArray[np.signedinteger]]]:
-    """Walk every lane from an empty batch; keep the open batches after each stretch of rows."""
-    state = np.zeros((2, rows.shape[1]), rows.dtype)
-    starts = np.empty(rows.shape, bool)
-    snapshots = []
-    for first in range(0, len(rows), _STRETCH):
-        part = slice(first, first + _STRETCH)
-        starts[part] = walker.run(rows[part], state)
-        snapshots.append(state.copy())
-    return starts, state, snapshots
-
-
-def _walk_joined(
-    walker: LaneWalk,
-    rows: NDArray[np.signedinteger],
-    came_from: NDArray[np.signedinteger],
-    starts: NDArray[np.bool_],
-    left_open: NDArray[np.signedinteger],
-    snapshots: list[NDArray[np.signedinteger]],
-) -> None:
-    """Walk every lane again from ``came_from`` until it meets its first walk; correct the rest in place."""
-    active = np.arange(1, rows.shape[1])
-    state = came_from[:, 1:].copy()
-    for number, snapshot in enumerate(snapshots):
-        part = slice(number * _STRETCH, (number + 1) * _STRETCH)
-        starts[part, active] = walker.run(rows[part, active], state)
-        apart = (state != snapshot[:, active]).any(axis=0)
-        active, state = active[apart], np.ascontiguousarray(state[:, apart])
-        if not len(active):
-            return
-    left_open[:, active] = state
-
-
-def _walk_alone(
-    limits: Limits,
-    rows: NDArray[np.signedinteger],
-    came_from: NDArray[np.signedinteger],
-    starts: NDArray[np.bool_],
-    left_open: NDArray[np.signedinteger],
-) -> None:
-    """Walk those lanes alone whose lane before them left another batch open than was thought."""
-    used = list(map(tuple, came_from.T.tolist()))
-    ends = list(map(tuple, left_open.T.tolist()))
-    for lane in range(1, len(used)):
-        if used[lane] != ends[lane - 1]:
-            positions, filled = walk(rows[:, lane].tolist(), limits, Filled(*ends[lane - 1]))
-            starts[:, lane] = False
-            starts[positions, lane] = True
-            ends[lane] = filled
+    lanes = _Lanes(jumps, per_lane, patience)
+    last = len(lanes.first) - 1
+    try:
+        lanes.walk(np.arange(last + 1), lanes.first)
+        changed = np.arange(last)
+        while len(changed):
+            # Lanes that a batch reaches over altogether pass its end on.
+            again = lanes.walk(changed + 1, lanes.arrives[changed])
+            if len(again) > max(_HOPELESS * len(changed), _FEW):
+                break
+            changed = again[again < last]
+    except _TooLongError:
+        return np.empty(0, np.int64)
+    settled = int(changed[0]) if len(changed) else last
+    starts = np.flatnonzero(lanes.begins[: lanes.stop[settled]])
+    return np.append(starts[1:], lanes.arrives[settled])
