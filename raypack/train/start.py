@@ -61,9 +61,9 @@ def get_loader(
     allowed = _checked_changes(may_change)
     place = Place.current()
     torch_device = torch.device(device) if device is not None else ray.train.torch.get_device()
-    source = _open(recipe, place)
     label = _label(place, name)
     meeting = start_meeting(place.world_size, name=place.actor_name("meeting", label))
+    source = _open_everywhere(meeting, place, recipe)
     restored = _read_checkpoint(name) if place.rank == 0 else None
     restored = _agree(meeting, place, source, recipe, restored)
     _check_restored(recipe, source, place, restored, allowed)
@@ -94,14 +94,33 @@ def _label(place: Place, name: str | None) -> str:
     return f"{name or ''}{_opened[key]}"
 
 
-def _open(recipe: PackedData, place: Place) -> ArrowSource:
+def _open_everywhere(meeting: Any, place: Place, recipe: PackedData) -> ArrowSource:
+    """Open the source on every rank, or raise on every rank the one error that names who lacks it."""
+    source, fault = None, None
     try:
-        return open_source(recipe.source_path)
+        source = open_source(recipe.source_path)
     except (SourceError, OSError) as error:
-        raise SourceError(
-            f"rank {place.rank} on node {place.node_address} cannot open the source {recipe.source_path}: "
-            f"{error}; every node must see it under the same path"
-        ) from error
+        fault = str(error)
+    word = (place.node_address, fault)
+    words = meet(meeting, "source", place.rank, word, timeout_s=_START_TIMEOUT_S, what="get_loader")
+    if source is None or any(other is not None for _, other in words):
+        raise SourceError(_who_lacks(recipe.source_path, words))
+    return source
+
+
+def _who_lacks(path: str, words: list[tuple[str, str | None]]) -> str:
+    """Say which ranks on which nodes cannot open a source, and why the first of them cannot."""
+    lacking: dict[str, list[int]] = {}
+    for rank, (node, fault) in enumerate(words):
+        if fault is not None:
+            lacking.setdefault(node, []).append(rank)
+    first = next(fault for _, fault in words if fault is not None)
+    nodes = "; ".join(f"node {node} (rank {', '.join(map(str, ranks))})" for node, ranks in lacking.items())
+    where = nodes if any(fault is None for _, fault in words) else f"any node: {nodes}"
+    return (
+        f"the source {path} cannot be opened on {where}: {first}; put it where every node sees it under "
+        "one path, such as a shared file system or an object store"
+    )
 
 
 def _read_checkpoint(name: str | None) -> RunState | None:

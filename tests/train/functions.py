@@ -13,6 +13,7 @@ import ray.train.torch
 import torch
 
 from raypack.collate import build_attention_mask
+from raypack.errors import SourceError
 from raypack.train import get_evaluation, get_loader, report
 
 VOCABULARY = 97
@@ -216,3 +217,19 @@ def elastic(config):
             if world == 1 and (place / "finish").exists() and step.index >= first + 30:
                 break
         report({"done": True}, loader)
+
+
+def source_of_rank_0_alone(config):
+    """Open a source that lies in the memory of rank 0's process; write down what every rank is told."""
+    import pyarrow as pa
+
+    from raypack.source import write_source
+
+    rank = ray.train.get_context().get_world_rank()
+    if rank == 0:
+        ids = pa.LargeListArray.from_arrays(pa.array([0, 2], pa.int64()), pa.array([1, 2], pa.int32()))
+        write_source("memory://one-process", [pa.table({"input_ids": ids})])
+    try:
+        get_loader(replace(config["recipe"], source="memory://one-process"))
+    except SourceError as error:
+        (Path(config["scratch"]) / f"lacks-{rank}").write_text(str(error))

@@ -214,6 +214,14 @@ def test_a_recipe_that_may_not_change_or_differs_between_ranks_names_the_argumen
         fit(functions.seed_by_rank, tmp_path, recipe, 2, name="ranks")
 
 
+def test_a_source_that_some_ranks_lack_is_told_to_all_with_their_nodes(source, tmp_path):
+    fit(functions.source_of_rank_0_alone, tmp_path, recipe_of(source, backend="direct"), 2, name="lacks")
+    for rank in (0, 1):
+        told = (tmp_path / f"lacks-{rank}").read_text()
+        assert "the source memory://one-process cannot be opened on node" in told
+        assert "(rank 1)" in told
+
+
 def test_a_source_that_changed_is_refused_at_resume_and_the_change_is_told(source, tmp_path):
     recipe = recipe_of(source, backend="direct")
     fit(functions.train, tmp_path, recipe, 1, name="changed", stop_after=3)
