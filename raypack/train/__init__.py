@@ -1,6 +1,7 @@
 """Ray Train: the recipe, the loader in the train function, evaluation, reports and the callback."""
 
 from raypack.train.callback import RaypackCallback
+from raypack.train.data_config import PackedDataConfig, PackedShard
 from raypack.train.evaluation import Evaluation, get_evaluation
 from raypack.train.loader import PackedLoader
 from raypack.train.recipe import PackedData
@@ -11,7 +12,9 @@ from raypack.train.step import Step
 __all__ = [
     "Evaluation",
     "PackedData",
+    "PackedDataConfig",
     "PackedLoader",
+    "PackedShard",
     "RaypackCallback",
     "Step",
     "get_evaluation",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,19 +34,24 @@ class Place:
     """The most workers that the run may ever have."""
     worker_cpus: float
     """CPUs that all train workers of the attempt reserve together."""
+    local: bool = False
+    """Whether the train function runs in the driver's process, and nothing keeps what it reports."""
 
     @classmethod
     def current(cls) -> Place:
         """Return this worker's place.
 
         Raises:
-            LoaderError: The caller is no Ray Train worker.
+            LoaderError: The caller is no Ray Train worker, or one of several processes in local mode.
         """
+        local = _local_context()
+        if local is not None:
+            return cls._of_local_mode(local)
         group = ray.util.get_current_placement_group() if ray.is_initialized() else None
         if group is None:
             raise LoaderError(
-                "get_loader must be called in the train function of a Ray Train trainer with workers "
-                "(ScalingConfig(num_workers=1) or more), got a process outside of one"
+                "get_loader must be called in the train function of a Ray Train trainer, got a process "
+                "outside of one"
             )
         context = ray.train.get_context()
         world_size = context.get_world_size()
@@ -61,9 +67,47 @@ class Place:
             worker_cpus=sum(bundle.get("CPU", 0.0) for bundle in group.bundle_specs),
         )
 
+    @classmethod
+    def _of_local_mode(cls, context: Any) -> Place:
+        """Return the place of a train function that runs in the driver (``num_workers=0``).
+
+        Planner and meeting are actors all the same, so a Ray is started in this process's name where
+        there is none.
+        """
+        if context.get_world_size() > 1:
+            raise LoaderError(
+                f"local mode must have one process, got {context.get_world_size()}: use "
+                "ScalingConfig(num_workers=...), which starts them all"
+            )
+        if not ray.is_initialized():
+            ray.init(include_dashboard=False)
+        return cls(
+            rank=0,
+            world_size=1,
+            ranks_here=1,
+            node_id=ray.get_runtime_context().get_node_id(),
+            node_address=ray.util.get_node_ip_address(),
+            run_name=context.get_experiment_name(),
+            group=f"local-{uuid.uuid4().hex}",
+            largest_world=1,
+            worker_cpus=0.0,
+            local=True,
+        )
+
     def actor_name(self, what: str, loader: str) -> str:
         """Return the name of an actor of this attempt."""
         return f"raypack:{self.run_name}:{self.group}:{loader}:{what}"
+
+
+def _local_context() -> Any:
+    """Return Ray Train's context where it is in local mode, else None."""
+    try:
+        from ray.train.v2.api.context import LocalTrainContext
+
+        context = ray.train.get_context()
+    except (ImportError, RuntimeError):
+        return None
+    return context if isinstance(context, LocalTrainContext) else None
 
 
 def _largest_world(world_size: int) -> int:

@@ -13,7 +13,7 @@ import ray.train.torch
 import torch
 
 from raypack.collate import build_attention_mask
-from raypack.errors import SourceError
+from raypack.errors import LoaderError, SourceError
 from raypack.train import get_evaluation, get_loader, report
 
 VOCABULARY = 97
@@ -233,3 +233,25 @@ def source_of_rank_0_alone(config):
         get_loader(replace(config["recipe"], source="memory://one-process"))
     except SourceError as error:
         (Path(config["scratch"]) / f"lacks-{rank}").write_text(str(error))
+
+
+def through_shards(config):
+    """Train through a dataset shard, beside a dataset of Ray's own and under a loader with a name."""
+    out = Path(config["scratch"])
+    rank = ray.train.get_context().get_world_rank()
+    shard, other = ray.train.get_dataset_shard("train"), ray.train.get_dataset_shard("other")
+    try:
+        shard.iter_torch_batches(batch_size=3)
+    except LoaderError as error:
+        (out / f"refused-{rank}").write_text(str(error))
+    examples = 0
+    with shard as loader:
+        rows = iter(other.iter_rows())
+        numbers = []
+        for step in loader:
+            examples += sum(len(batch.indices) for batch in step)
+            step.commit()
+            numbers += [row["id"] for row in [next(rows, None)] if row]
+        numbers += [row["id"] for row in rows]
+        report({"steps": loader.steps_done}, loader)
+    (out / f"trained-{rank}").write_text(json.dumps([examples, numbers]))

@@ -9,9 +9,10 @@ CPUS = 8
 BUDGET, BATCHES = 64, 7
 
 
-def fit(function, place, recipe, workers, *, name, failures=0, cpus=0.5, env=None, **config):
-    trainer = TorchTrainer(
+def fit(function, place, recipe, workers, *, name, failures=0, cpus=0.5, env=None, trainer=None, **config):
+    one = TorchTrainer(
         function,
+        **(trainer or {}),
         train_loop_config={"recipe": recipe, "scratch": str(place), **config},
         scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}),
         run_config=RunConfig(
@@ -22,7 +23,7 @@ def fit(function, place, recipe, workers, *, name, failures=0, cpus=0.5, env=Non
             worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", **(env or {})}},
         ),
     )
-    return trainer.fit()
+    return one.fit()
 
 
 def recipe_of(source, **more):

@@ -1,5 +1,6 @@
 """Whole runs on a real Ray: killed, resumed on other worlds, audited, compared with one process."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from raypack.collate.loss import next_token_loss_sum
 from raypack.report import verify
 from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
+from raypack.train import PackedDataConfig
 from tests.conftest import documents_table, long_tailed
 from tests.train import functions
 from tests.train.running import BATCHES, BUDGET, CPUS, fit, recipe_of
@@ -212,6 +214,21 @@ def test_a_recipe_that_may_not_change_or_differs_between_ranks_names_the_argumen
         fit(functions.train, tmp_path, changed, 1, name="other")
     with pytest.raises(Exception, match=r"LoaderError.*rank 1 has another seed than rank 0: 1, not 0"):
         fit(functions.seed_by_rank, tmp_path, recipe, 2, name="ranks")
+
+
+def test_a_shard_of_a_trainers_datasets_opens_the_loader_beside_other_datasets(source, tmp_path):
+    recipe = recipe_of(source)
+    config = PackedDataConfig({"train": recipe})
+    datasets = {**config.datasets, "other": ray.data.range(20)}
+    trainer = {"datasets": datasets, "dataset_config": config}
+    fit(functions.through_shards, tmp_path, recipe, 2, name="shards", trainer=trainer)
+    audit = verify(tmp_path / "storage/shards")
+    assert audit.ok, audit.findings
+    assert audit.epochs[0].complete
+    parts = [json.loads((tmp_path / f"trained-{rank}").read_text()) for rank in (0, 1)]
+    assert sum(examples for examples, _ in parts) == 1501
+    assert sorted(n for _, numbers in parts for n in numbers) == list(range(20))
+    assert "a packed shard gives optimizer steps" in (tmp_path / "refused-1").read_text()
 
 
 def test_a_source_that_some_ranks_lack_is_told_to_all_with_their_nodes(source, tmp_path):
