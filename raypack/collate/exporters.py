@@ -27,14 +27,15 @@ def hf_sdpa(batch: PackedBatch, kind: str = "causal") -> Arguments:
     """Return the arguments of a transformers model with ``attn_implementation="sdpa"``.
 
     transformers reads the boundaries from the positions, and builds the mask of each kind of layer
-    itself, sliding windows included. A row of one document padded on its right needs nothing at all.
+    itself, sliding windows included. A row of one document padded on its right needs nothing at all
+    where positions count from 0.
     """
     if choice("kind", kind, ("causal", "bidirectional"), error=BatchError) == "bidirectional":
         mask = build_attention_mask(
             segment_ids=batch.segment_ids, dtype=torch.bool, kind=kind, pad_rows="self"
         )
         return _with_mask(batch, mask)
-    if batch.layout != PACKED and batch.padding_side == "right":
+    if batch.layout != PACKED and batch.padding_side == "right" and not batch.position_offset:
         return {"input_ids": batch.input_ids, "use_cache": False}
     return {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "use_cache": False}
 
@@ -130,19 +131,20 @@ def megatron(batch: PackedBatch) -> Arguments:
 def closed_offsets(batch: PackedBatch) -> tuple[torch.Tensor, int]:
     """Return offsets that cover every token of a packed row, and the longest segment.
 
-    Padding is one last segment.
+    Padding is one last segment. Under ``pad_documents_to`` there is a slot for it beside those of the
+    documents, and what is not used repeats the last offset, so that the length never changes.
 
     Raises:
         BatchError: the batch is padded; its rows are not one after another.
     """
     if batch.layout != PACKED:
         raise BatchError(f"layout must be 'packed' for offsets, got {batch.layout!r}; pack the documents")
-    size = batch.input_ids.shape[1]
-    padding = size - batch.num_tokens
-    if not padding:
+    padding, slots = batch.num_padding, batch.document_slots
+    if not padding and slots is None:
         return batch.cu_seqlens, batch.max_seqlen
-    end = batch.cu_seqlens.new_full((1,), size)
-    return torch.cat([batch.cu_seqlens, end]), max(batch.max_seqlen, padding)
+    more = 1 if slots is None else slots + 1 - batch.num_documents
+    ends = batch.cu_seqlens.new_full((more,), batch.input_ids.shape[1])
+    return torch.cat([batch.document_offsets, ends]), max(batch.max_seqlen, padding)
 
 
 def closed_segments(batch: PackedBatch) -> torch.Tensor:

@@ -45,7 +45,8 @@ def build_attention_mask(
     back from the device, so offsets that do not rise are only refused on the CPU.
 
     Args:
-        cu_seqlens: (documents + 1,) rising integers from 0; tokens past the last are padding.
+        cu_seqlens: (documents + 1,) rising integers from 0, the last of which may be repeated; tokens
+            past it are padding.
         total: S, the tokens of the row; None: the last offset (which then must lie on the host).
         dtype: float16, bfloat16, float32 or float64 for a mask that is added to the scores (0, or the
             dtype's finite minimum), bool for one where True means: may attend. Take the dtype that
@@ -135,7 +136,7 @@ def _total(offsets: torch.Tensor, total: int | None) -> int:
     edges = offsets.numpy()
     if edges[0] != 0:
         raise BatchError(f"cu_seqlens must start at 0, got {edges[0]}")
-    falls = np.flatnonzero(edges[:-1] >= edges[1:])
+    falls = np.flatnonzero((edges[:-1] >= edges[1:]) & (edges[1:] != edges[-1]))
     if falls.size:
         at = int(falls[0])
         raise BatchError(f"cu_seqlens must rise, got {edges[at]} >= {edges[at + 1]} at index {at}")

@@ -217,7 +217,7 @@ def test_boundaries_are_taken_as_list_array_or_tensor_of_any_integer_dtype():
         ({"cu_seqlens": [0, 1], "segment_ids": [[1]]}, "and not both"),
         ({"cu_seqlens": []}, "non-empty"),
         ({"cu_seqlens": [1, 2]}, "start at 0, got 1"),
-        ({"cu_seqlens": [0, 3, 3]}, "must rise, got 3 >= 3 at index 1"),
+        ({"cu_seqlens": [0, 3, 3, 5]}, "must rise, got 3 >= 3 at index 1"),
         ({"cu_seqlens": [0, 3], "total": 2}, "total must hold the 3 tokens of cu_seqlens, got 2"),
         ({"cu_seqlens": [[0, 3]]}, r"cu_seqlens must be 1-D, got shape \(1, 2\)"),
         ({"segment_ids": [1, 1]}, r"segment_ids must be 2-D, got shape \(2,\)"),
