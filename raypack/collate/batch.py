@@ -74,15 +74,17 @@ class PackedBatch:
         """Where the tensors lie (`indices` excepted)."""
         return self.input_ids.device
 
-    def for_hf_sdpa(self, *, kind: str = "causal") -> dict[str, Any]:
+    def for_hf_sdpa(self, model_or_config: Any = None, *, kind: str = "causal") -> dict[str, Any]:
         """Return what a transformers model with ``attn_implementation="sdpa"`` is called with.
 
         Sliding windows stay as the model has them.
 
         Args:
+            model_or_config: the model or its config; needed where layers are recurrent (linear
+                attention, Mamba), which then get what `for_linear_attention` gives.
             kind: ``"causal"``, or ``"bidirectional"`` for a model whose config says so.
         """
-        return exporters.hf_sdpa(self, kind)
+        return exporters.hf_sdpa(self, model_or_config, kind)
 
     def for_hf_eager(
         self, dtype: torch.dtype, model_or_config: Any = None, *, kind: str = "causal"
@@ -100,6 +102,37 @@ class PackedBatch:
     def for_hf_flash(self) -> dict[str, Any]:
         """Return what a transformers model with a flash attention implementation is called with."""
         return exporters.hf_flash(self)
+
+    def for_linear_attention(self) -> dict[str, Any]:
+        """Return what recurrent layers of a transformers model need beside: ``seq_idx`` and offsets.
+
+        ``seq_idx`` is what the kernels of mamba_ssm and causal_conv1d take, ``cu_seq_lens_q`` the
+        ``cu_seqlens`` of those of flash-linear-attention. Included in `for_hf_flash`.
+
+        Raises:
+            BatchError: padding lies before the documents.
+        """
+        return exporters.linear_attention(self)
+
+    def for_hf_loss(self, num_items: float | torch.Tensor | None = None) -> dict[str, Any]:
+        """Return ``labels`` and ``num_items_in_batch``, for a transformers model that computes its loss.
+
+        Pass it beside the other arguments: ``model(**batch.for_hf_sdpa(), **batch.for_hf_loss()).loss``.
+        An empty batch gives 0, never NaN.
+
+        Args:
+            num_items: what the summed loss is divided by, such as the supervised tokens of all of a
+                step's batches; None: this batch's own. 0 counts as 1.
+        """
+        return exporters.hf_loss(self, num_items)
+
+    def for_trl(self) -> dict[str, Any]:
+        """Return what TRL's padding-free collator gives, ``labels`` included, under TRL's names.
+
+        Raises:
+            BatchError: the batch is not packed.
+        """
+        return exporters.trl(self)
 
     def for_hf_flex(self, model_or_config: Any = None) -> dict[str, Any]:
         """Return what a transformers model with ``attn_implementation="flex_attention"`` is called with.

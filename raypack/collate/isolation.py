@@ -89,7 +89,7 @@ def hf_export(model: Any) -> Export:
     """
     name = str(getattr(model.config, "_attn_implementation", None))
     if name == "sdpa":
-        return PackedBatch.for_hf_sdpa
+        return lambda batch: batch.for_hf_sdpa(model)
     if name == "eager":
         return lambda batch: batch.for_hf_eager(model.dtype, model)
     if name == "flex_attention":
