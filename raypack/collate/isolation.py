@@ -78,7 +78,7 @@ def assert_isolated(
         if worst <= allowed:
             return worst
         leaks = list(_leaks(together, batch, packed, allowed * scale))
-    raise IsolationError(_message(differs, leaks, allowed, batch))
+    raise IsolationError(_message(differs, leaks, allowed, batch), tuple(leaks))
 
 
 def hf_export(model: Any) -> Export:
