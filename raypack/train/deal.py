@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,10 +33,16 @@ class StepFacts:
 
 
 class Rows:
-    """The stream's rows, one of which can be looked at before it is taken."""
+    """The stream's rows, one of which can be looked at before it is taken.
 
-    def __init__(self, rows: Iterator[StreamRow]) -> None:
+    Args:
+        rows: In the order of the stream.
+        has_row: Whether the next one comes without waiting.
+    """
+
+    def __init__(self, rows: Iterator[StreamRow], has_row: Callable[[], bool] = lambda: False) -> None:
         self._rows = rows
+        self._has_row = has_row
         self._next: StreamRow | None = None
 
     def peek(self) -> StreamRow | None:
@@ -44,6 +50,10 @@ class Rows:
         if self._next is None:
             self._next = next(self._rows, None)
         return self._next
+
+    def at_hand(self) -> StreamRow | None:
+        """Return the next row without taking it, or None where that would have to be waited for."""
+        return self.peek() if self._next is not None or self._has_row() else None
 
     def take(self) -> StreamRow | None:
         """Return the next row, or None at the end of the run."""

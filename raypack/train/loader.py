@@ -11,6 +11,7 @@ import ray
 import torch
 
 from raypack.collate import PackedBatch
+from raypack.collate.transfer import DevicePrefetcher, streams_of
 from raypack.data.blocks import StreamRow
 from raypack.data.reader import ReadSpec
 from raypack.data.stream import Stream
@@ -61,6 +62,7 @@ class PackedLoader:
         self._open_step: Step | None = None
         self._stream: Stream | None = None
         self._rows = Rows(iter(()))
+        self._batches = DevicePrefetcher(self._to_batch, streams_of(device))
         self._closed = False
 
     # -- what it is ------------------------------------------------------------------------------
@@ -137,7 +139,7 @@ class PackedLoader:
             node_id=self._place.node_id,
             on_wait=Waiting(self._place, self._node_planner, self._advance),
         )
-        self._rows = Rows(iter(self._stream))
+        self._rows = Rows(iter(self._stream), self._stream.has_row)
 
     def _step_of(self, facts: StepFacts) -> Step:
         return Step(
@@ -145,7 +147,7 @@ class PackedLoader:
             world_size=self._place.world_size,
             facts=facts,
             rows=self._rows,
-            to_batch=self._to_batch,
+            batches=self._batches,
             receipt_key=receipt_key(self._source.fingerprint, facts.epoch),
             on_commit=self._commit,
         )

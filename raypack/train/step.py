@@ -15,6 +15,7 @@ from raypack.arguments import type_name
 from raypack.batching.plan import TokenBatchPlan
 from raypack.collate import PackedBatch
 from raypack.collate.loss import next_token_loss_sum
+from raypack.collate.transfer import DevicePrefetcher
 from raypack.data.blocks import StreamRow
 from raypack.errors import LoaderError, StreamError
 from raypack.sampling.receipt import Receipt
@@ -45,7 +46,7 @@ class Step:
         world_size: int,
         facts: StepFacts,
         rows: Rows,
-        to_batch: Callable[[StreamRow], PackedBatch],
+        batches: DevicePrefetcher[StreamRow, PackedBatch],
         receipt_key: int,
         on_commit: Callable[[Step], None],
     ) -> None:
@@ -53,7 +54,7 @@ class Step:
         self._world_size = world_size
         self._facts = facts
         self._rows = rows
-        self._to_batch = to_batch
+        self._batches = batches
         self._key = receipt_key
         self._on_commit = on_commit
         self._taken: list[StreamRow] = []
@@ -121,9 +122,10 @@ class Step:
             )
         while len(self._taken) < self.micro_batches:
             row = self._next_row()
-            batch = self._to_batch(row)
+            batch = self._batches.take(row)
             self._micro_of[id(batch.input_ids)] = (weakref.ref(batch.input_ids), len(self._taken))
             self._taken.append(row)
+            self._look_ahead()
             yield batch
 
     if not TYPE_CHECKING:  # a type checker must not take every name for known
@@ -133,6 +135,14 @@ class Step:
             raise AttributeError(
                 f"a Step has no {name!r}: it holds micro-batches, take each by 'for batch in step'"
             )
+
+    def _look_ahead(self) -> None:
+        """Begin with the next row's batch, also of the next step, where the row is here already.
+
+        It is looked at, not taken: nothing is waited for, and nothing counts as given.
+        """
+        if self._batches.looks_ahead and (row := self._rows.at_hand()) is not None:
+            self._batches.start(row)
 
     def _next_row(self) -> StreamRow:
         if len(self._taken) >= self._facts.rows:
