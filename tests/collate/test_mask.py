@@ -8,8 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raypack.collate import BatchError, build_attention_mask
-from raypack.collate.intervals import key_intervals, prefix_stops, runs_of_offsets, runs_of_segments
+from raypack.collate import BatchError, build_attention_mask, painting
+from raypack.collate.intervals import (
+    key_intervals,
+    prefix_stops,
+    runs_by_search,
+    runs_of_offsets,
+    runs_of_segments,
+)
 from raypack.collate.painting import bands, paint_on_device, write_cells
 from raypack.packing import build_4d_attention_mask
 
@@ -144,6 +150,41 @@ def test_bands_cover_all_rows_and_keep_long_documents_to_themselves(lengths):
         assert not inside or all(b - a < 128 for a, b in zip([start, *inside], [*inside, stop], strict=True))
 
 
+@given(st.lists(st.integers(1, 9), max_size=6), st.integers(0, 3), st.integers(0, 4))
+def test_documents_are_looked_up_on_a_device_as_they_are_repeated_on_the_host(lengths, spare, padding):
+    offsets = torch.tensor([*np.cumsum([0, *lengths]), *[sum(lengths)] * spare], dtype=torch.int32)
+    total = sum(lengths) + padding
+    host, device = runs_of_offsets(offsets, total), runs_by_search(offsets, total)
+    for name in ("ids", "starts", "stops"):
+        real = host.ids != 0  # of padding no start is ever read
+        ours, theirs = getattr(host, name), getattr(device, name)
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours[real], theirs[real])
+    assert torch.equal(host.ids, device.ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_write_the_same_cells(kind, monkeypatch):
+    offsets, options = [0, 300, 301, 900, 1000], {"kind": kind, "window": 70}
+    if kind == "prefix":
+        options["prefix_lengths"] = [40, 1, 200, 7]
+    alone = build_attention_mask(offsets, 1100, torch.bfloat16, **options)
+    monkeypatch.setattr(painting, "THREADED", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert torch.equal(build_attention_mask(offsets, 1100, torch.bfloat16, **options), alone)
+
+
+def test_an_error_of_a_thread_is_raised(monkeypatch):
+    def fail(*arguments):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(painting, "THREADED", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(painting, "_paint_band", fail)
+    with pytest.raises(MemoryError, match="no room"):
+        build_attention_mask([0, 300], 300, torch.bool)
+
+
 @pytest.mark.parametrize("kind", ["causal", "bidirectional"])
 @pytest.mark.parametrize("scattered", [False, True])
 def test_one_allocation_of_the_mask_and_nothing_like_it(kind, scattered):
@@ -161,7 +202,7 @@ def test_one_allocation_of_the_mask_and_nothing_like_it(kind, scattered):
 @pytest.mark.parametrize("by_offsets", [True, False])
 def test_the_expression_for_devices_gives_the_same_cells(kind, by_offsets):
     offsets, ids = torch.tensor([0, 5, 6, 10]), torch.from_numpy(ids_of([5, 1, 4], 3))
-    runs = runs_of_offsets(offsets, 13) if by_offsets else runs_of_segments(ids)
+    runs = runs_by_search(offsets, 13) if by_offsets else runs_of_segments(ids)
     assert torch.equal(runs.ids, ids)
     prefix = prefix_stops(runs, torch.tensor([[2, 1, 3]])) if kind == "prefix" else None
     intervals = key_intervals(runs, kind, 4, "self", prefix, within_runs=by_offsets)
@@ -180,7 +221,7 @@ def test_the_compiled_expression_gives_the_same_cells():
     for lengths in ([5, 1, 4], [40, 30]):
         offsets = torch.tensor([0, *np.cumsum(lengths)])
         total = int(offsets[-1]) + 3
-        runs = runs_of_offsets(offsets, total)
+        runs = runs_by_search(offsets, total)
         intervals = key_intervals(runs, "causal", None, "blocked", None, within_runs=True)
         mask = torch.empty(1, total, total, dtype=torch.float32)
         paint_on_device(mask, None, intervals, (0.0, torch.finfo(torch.float32).min))
