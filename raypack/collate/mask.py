@@ -11,6 +11,7 @@ import torch
 
 from raypack.arguments import choice, optional_integer, shown, type_name
 from raypack.collate import painting
+from raypack.collate.device_painting import paint_on_device
 from raypack.collate.errors import BatchError
 from raypack.collate.intervals import (
     KINDS,
@@ -41,8 +42,8 @@ def build_attention_mask(
     """Build the dense mask that keeps packed documents apart.
 
     The mask is written once, in its own dtype, where the tensors lie; nothing of its size is allocated
-    beside it. On CUDA the expression is compiled when the first mask is asked for, and nothing is read
-    back from the device, so offsets that do not rise are only refused on the CPU.
+    beside it. On CUDA one Triton kernel writes it, and nothing is read back from the device, so offsets
+    that do not rise are only refused on the CPU.
 
     Args:
         cu_seqlens: (documents + 1,) rising integers from 0, the last of which may be repeated; tokens
@@ -81,7 +82,7 @@ def build_attention_mask(
     by_offsets = segment_ids is None
     if mask.device.type != "cpu":
         intervals = key_intervals(runs, kind, window, pad_rows, prefix, within_runs=by_offsets)
-        painting.paint_on_device(cells, None if by_offsets else runs.ids, intervals, values)
+        paint_on_device(cells, None if by_offsets else runs.ids, intervals, values)
     elif by_offsets or not _scattered(runs):
         intervals = key_intervals(runs, kind, window, pad_rows, prefix, within_runs=True)
         painting.paint_on_host(cells, runs, intervals, values)

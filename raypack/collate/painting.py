@@ -1,4 +1,4 @@
-"""Writing a mask from intervals: each cell once, with nothing of the mask's size beside it."""
+"""Writing a mask on the CPU from intervals, with nothing of the mask's size beside it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BAND = 128
 THREADED = 2**26
 """Bytes of a mask above which threads are worth starting: most of such a mask's time is page faults."""
 _BITS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
-_TORCH_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+TORCH_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def unwritten(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -74,37 +74,6 @@ def paint_scattered_on_host(
             seen &= owners[row, rows, None] == owners[row]
             cells[row, rows] = blocked
             np.copyto(cells[row, rows], allowed, where=seen)
-
-
-def paint_on_device(
-    mask: torch.Tensor, ids: torch.Tensor | None, intervals: Intervals, values: Values
-) -> None:
-    """Write a (B, S, S) mask in one fused kernel; ids are compared where they are given."""
-    keys = torch.arange(mask.shape[-1], device=mask.device)
-    allowed, blocked = (torch.full((), value, dtype=mask.dtype, device=mask.device) for value in values)
-    _fused()(mask, keys, intervals.low, intervals.high, ids, allowed, blocked)
-
-
-@cache
-def _fused() -> Any:
-    """Compile the expression when the first mask is asked for on a device."""
-    return torch.compile(write_cells, dynamic=True)
-
-
-def write_cells(
-    mask: torch.Tensor,
-    keys: torch.Tensor,
-    low: torch.Tensor,
-    high: torch.Tensor,
-    ids: torch.Tensor | None,
-    allowed: torch.Tensor,
-    blocked: torch.Tensor,
-) -> None:
-    """Say of every cell whether its key lies in its query's interval (and has its id)."""
-    seen = (keys >= low[:, :, None]) & (keys < high[:, :, None])
-    if ids is not None:
-        seen = seen & (ids[:, :, None] == ids[:, None, :])
-    mask.copy_(torch.where(seen, allowed, blocked))
 
 
 def bands(edges: list[int]) -> Iterator[tuple[int, int]]:
@@ -226,10 +195,11 @@ def _stairs(dtype: np.dtype[Any], below: int, above: int) -> Bits:
 
 def _bits(mask: torch.Tensor, values: Values) -> tuple[Bits, tuple[int, int]]:
     """Return a mask's memory and its two values as integers, for numpy knows no bfloat16."""
-    return mask.view(_TORCH_BITS[mask.dtype.itemsize]).numpy(), _value_bits(values, mask.dtype)
+    return mask.view(TORCH_BITS[mask.dtype.itemsize]).numpy(), value_bits(values, mask.dtype)
 
 
 @cache
-def _value_bits(values: Values, dtype: torch.dtype) -> tuple[int, int]:
-    allowed, blocked = torch.tensor(values, dtype=dtype).view(_TORCH_BITS[dtype.itemsize]).tolist()
+def value_bits(values: Values, dtype: torch.dtype) -> tuple[int, int]:
+    """Return two values of a dtype as integers of its width."""
+    allowed, blocked = torch.tensor(values, dtype=dtype).view(TORCH_BITS[dtype.itemsize]).tolist()
     return allowed, blocked

@@ -10,13 +10,10 @@ from hypothesis import strategies as st
 
 from raypack.collate import BatchError, build_attention_mask, painting
 from raypack.collate.intervals import (
-    key_intervals,
-    prefix_stops,
     runs_by_search,
     runs_of_offsets,
-    runs_of_segments,
 )
-from raypack.collate.painting import bands, paint_on_device, write_cells
+from raypack.collate.painting import bands
 from raypack.packing import build_4d_attention_mask
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -196,36 +193,6 @@ def test_one_allocation_of_the_mask_and_nothing_like_it(kind, scattered):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < (1.25 if scattered else 1.05) * mask.nbytes
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("by_offsets", [True, False])
-def test_the_expression_for_devices_gives_the_same_cells(kind, by_offsets):
-    offsets, ids = torch.tensor([0, 5, 6, 10]), torch.from_numpy(ids_of([5, 1, 4], 3))
-    runs = runs_by_search(offsets, 13) if by_offsets else runs_of_segments(ids)
-    assert torch.equal(runs.ids, ids)
-    prefix = prefix_stops(runs, torch.tensor([[2, 1, 3]])) if kind == "prefix" else None
-    intervals = key_intervals(runs, kind, 4, "self", prefix, within_runs=by_offsets)
-    mask = torch.empty(1, 13, 13, dtype=torch.bfloat16)
-    low = torch.finfo(mask.dtype).min
-    values = torch.tensor(0.0, dtype=mask.dtype), torch.tensor(low, dtype=mask.dtype)
-    write_cells(mask, torch.arange(13), intervals.low, intervals.high, None if by_offsets else ids, *values)
-    options = {"kind": kind, "window": 4, "pad_rows": "self"}
-    if kind == "prefix":
-        options["prefix_lengths"] = [2, 1, 3]
-    assert torch.equal(mask[:, None], build_attention_mask(offsets, 13, mask.dtype, **options))
-
-
-@pytest.mark.slow
-def test_the_compiled_expression_gives_the_same_cells():
-    for lengths in ([5, 1, 4], [40, 30]):
-        offsets = torch.tensor([0, *np.cumsum(lengths)])
-        total = int(offsets[-1]) + 3
-        runs = runs_by_search(offsets, total)
-        intervals = key_intervals(runs, "causal", None, "blocked", None, within_runs=True)
-        mask = torch.empty(1, total, total, dtype=torch.float32)
-        paint_on_device(mask, None, intervals, (0.0, torch.finfo(torch.float32).min))
-        assert torch.equal(mask[:, None], build_attention_mask(offsets, total, torch.float32))
 
 
 @pytest.mark.parametrize("kind", KINDS)
