@@ -129,19 +129,28 @@ def _bands_of(
         low: (S,) first keys.
         high: (S,) last keys, exclusive.
     """
-    cuts = list(bands(np.flatnonzero(np.diff(starts, prepend=-1, append=-1)).tolist()))
-    if not cuts:
+    if not len(starts):
         return
-    firsts = np.array(cuts)[:, 0]
-    extremes = [
-        each.reduceat(values, firsts).tolist() for values in (low, high) for each in (np.minimum, np.maximum)
+    changes = np.flatnonzero(starts[1:] != starts[:-1]) + 1
+    cuts = list(bands([0, *changes.tolist(), len(starts)]))
+    firsts = np.array([start for start, _ in cuts])
+    least, most = ([each.reduceat(v, firsts) for v in (low, high)] for each in (np.minimum, np.maximum))
+    rises = [
+        _rises(values, cuts) if (a != b).any() else [False] * len(cuts)
+        for values, a, b in zip((low, high), least, most, strict=True)
     ]
-    breaks = [np.cumsum(np.diff(values, prepend=values[0] - 1) != 1) for values in (low, high)]
-    for k, (start, stop) in enumerate(cuts):
-        rises = (bool(count[start] == count[stop - 1]) for count in breaks)
-        yield _Band(
-            start, stop, low[start:stop], high[start:stop], *(values[k] for values in extremes), *rises
-        )
+    numbers = zip(*(each.tolist() for each in (least[0], most[0], least[1], most[1])), *rises, strict=True)
+    for (start, stop), facts in zip(cuts, numbers, strict=True):
+        yield _Band(start, stop, low[start:stop], high[start:stop], *facts)
+
+
+def _rises(values: npt.NDArray[np.int64], cuts: list[tuple[int, int]]) -> list[bool]:
+    """Tell of each band whether its values rise by one from row to row."""
+    breaks = np.zeros(len(values), dtype=np.int64)
+    np.cumsum(values[1:] - values[:-1] != 1, out=breaks[1:])
+    ends = np.array(cuts)
+    same: list[bool] = (breaks[ends[:, 0]] == breaks[ends[:, 1] - 1]).tolist()
+    return same
 
 
 def _paint_band(cells: Bits, band: _Band, allowed: int, blocked: int) -> None:
