@@ -42,7 +42,7 @@ _HOME = {
     ),
     "raypack.source": ("ArrowSource", "open_source", "write_source"),
     "raypack.collate": ("PackedBatch", "build_attention_mask", "pick_attention", "assert_isolated"),
-    "raypack.data": ("prepare",),
+    "raypack.data": ("DeviceCollate", "prepare"),
     "raypack.report": ("verify",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}

@@ -169,5 +169,27 @@ def verify(run_dir: str, source: str | None, name: str | None) -> None:
         raise SystemExit(1)
 
 
+@main.command()
+@click.argument("model", metavar="MODEL_OR_CONFIG")
+@click.option("--device", help="Where to try it.  [default: cuda where there is some, else cpu]")
+def doctor(model: str, device: str | None) -> None:
+    """Show which ways of packing keep documents apart for a model.
+
+    Builds a tiny random copy of the architecture and compares packed documents with each one alone, for
+    every exporter that runs here and for what people do without one. MODEL_OR_CONFIG is a model's folder,
+    its config.json, or a model type of transformers (llama, qwen3, ...). Nothing is downloaded. Exits with
+    1 where the way that raypack picks is not proven.
+    """
+    from rich.console import Console
+
+    from raypack.report.doctor import diagnose
+    from raypack.report.tables import doctor_table
+
+    diagnosis = diagnose(model, device)
+    Console().print(doctor_table(diagnosis))
+    if not diagnosis.ok:
+        raise SystemExit(1)
+
+
 if __name__ == "__main__":
     main()

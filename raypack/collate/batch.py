@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raypack.arguments import integer
 from raypack.collate import exporters
-from raypack.collate.errors import BatchError
-from raypack.collate.flat import INT32_MAX, Document, FlatDocuments, Tokens, parse_documents, parse_flat
-from raypack.collate.placing import place_packed, place_padded, upload
-from raypack.collate.sizes import PACKED, indices_of, layout_of, padded_size, padding_side_of
+from raypack.collate.building import fields_of
+from raypack.collate.flat import Document, Tokens, parse_documents, parse_flat
+from raypack.collate.sizes import PACKED, BatchShape
 
 if TYPE_CHECKING:
     from raypack.batching import TokenBatchPlan
@@ -34,11 +32,12 @@ class PackedBatch:
     """As `input_ids`, aligned with them: -100 on padding and on each document's first token. The
     loss shifts them, so no document is trained to predict the next one's start."""
     position_ids: torch.Tensor
-    """As `input_ids`: the token's position in its document, 0 on padding."""
+    """As `input_ids`: the token's position in its document; on padding that of a first token."""
     segment_ids: torch.Tensor
     """(1, T) or (B, S) int32: the row's document, from 1; 0 is padding."""
     cu_seqlens: torch.Tensor
-    """(documents + 1,) int32: where each real document starts among the real tokens, and their number."""
+    """(documents + 1,) int32: where each real document starts among the real tokens, and their number;
+    (``pad_documents_to`` + 1,) with the number repeated where that is given."""
     max_seqlen: int
     """The longest document's tokens; 0 where there is none."""
     indices: torch.Tensor
@@ -49,15 +48,21 @@ class PackedBatch:
     """``"packed"`` or ``"padded"``."""
     padding_side: str
     """``"right"``, or ``"left"`` of a padded batch."""
+    position_offset: int
+    """The position of each document's first token."""
+    document_slots: int | None
+    """Documents that `cu_seqlens` has room for, where the number is fixed; None: as many as there are."""
+    num_documents: int
+    """Real documents."""
     num_tokens: int
     """Real tokens."""
     num_supervised: int | None
     """Labels that train something; None where they came as a tensor on a device and were not counted."""
 
     @property
-    def num_documents(self) -> int:
-        """Real documents."""
-        return int(self.cu_seqlens.shape[0]) - 1
+    def document_offsets(self) -> torch.Tensor:
+        """`cu_seqlens` without repeats: (documents + 1,) int32."""
+        return self.cu_seqlens[: self.num_documents + 1]
 
     @property
     def num_padding(self) -> int:
@@ -69,15 +74,17 @@ class PackedBatch:
         """Where the tensors lie (`indices` excepted)."""
         return self.input_ids.device
 
-    def for_hf_sdpa(self, *, kind: str = "causal") -> dict[str, Any]:
+    def for_hf_sdpa(self, model_or_config: Any = None, *, kind: str = "causal") -> dict[str, Any]:
         """Return what a transformers model with ``attn_implementation="sdpa"`` is called with.
 
         Sliding windows stay as the model has them.
 
         Args:
+            model_or_config: the model or its config; needed where layers are recurrent (linear
+                attention, Mamba), which then get what `for_linear_attention` gives.
             kind: ``"causal"``, or ``"bidirectional"`` for a model whose config says so.
         """
-        return exporters.hf_sdpa(self, kind)
+        return exporters.hf_sdpa(self, model_or_config, kind)
 
     def for_hf_eager(
         self, dtype: torch.dtype, model_or_config: Any = None, *, kind: str = "causal"
@@ -95,6 +102,37 @@ class PackedBatch:
     def for_hf_flash(self) -> dict[str, Any]:
         """Return what a transformers model with a flash attention implementation is called with."""
         return exporters.hf_flash(self)
+
+    def for_linear_attention(self) -> dict[str, Any]:
+        """Return what recurrent layers of a transformers model need beside: ``seq_idx`` and offsets.
+
+        ``seq_idx`` is what the kernels of mamba_ssm and causal_conv1d take, ``cu_seq_lens_q`` the
+        ``cu_seqlens`` of those of flash-linear-attention. Included in `for_hf_flash`.
+
+        Raises:
+            BatchError: padding lies before the documents.
+        """
+        return exporters.linear_attention(self)
+
+    def for_hf_loss(self, num_items: float | torch.Tensor | None = None) -> dict[str, Any]:
+        """Return ``labels`` and ``num_items_in_batch``, for a transformers model that computes its loss.
+
+        Pass it beside the other arguments: ``model(**batch.for_hf_sdpa(), **batch.for_hf_loss()).loss``.
+        An empty batch gives 0, never NaN.
+
+        Args:
+            num_items: what the summed loss is divided by, such as the supervised tokens of all of a
+                step's batches; None: this batch's own. 0 counts as 1.
+        """
+        return exporters.hf_loss(self, num_items)
+
+    def for_trl(self) -> dict[str, Any]:
+        """Return what TRL's padding-free collator gives, ``labels`` included, under TRL's names.
+
+        Raises:
+            BatchError: the batch is not packed.
+        """
+        return exporters.trl(self)
 
     def for_hf_flex(self, model_or_config: Any = None) -> dict[str, Any]:
         """Return what a transformers model with ``attn_implementation="flex_attention"`` is called with.
@@ -142,8 +180,10 @@ class PackedBatch:
         layout: str | enum.Enum = PACKED,
         pad_to_multiple: int | None = None,
         pad_to: int | None = None,
+        pad_documents_to: int | None = None,
         pad_id: int = 0,
         padding_side: str = "right",
+        position_offset: int = 0,
         device: torch.device | str | None = None,
     ) -> PackedBatch:
         """Make a batch from token lists, arrays or tensors.
@@ -156,25 +196,26 @@ class PackedBatch:
             layout: ``"packed"`` or ``"padded"``.
             pad_to_multiple: round T or S up.
             pad_to: T or S itself.
+            pad_documents_to: document slots of ``cu_seqlens``, or rows.
             pad_id: the token id on padding.
             padding_side: ``"right"``, or ``"left"`` under the padded layout.
+            position_offset: position of a document's first token.
             device: where the batch is built.
 
         Raises:
             TypeError: something has the wrong type.
             BatchError: documents, labels and sizes do not fit together.
         """
-        return cls._build(
-            parse_documents(documents, labels),
-            indices=indices,
-            plan=plan,
+        shape = BatchShape.parse(
             layout=layout,
             pad_to_multiple=pad_to_multiple,
             pad_to=pad_to,
+            pad_documents_to=pad_documents_to,
             pad_id=pad_id,
             padding_side=padding_side,
-            device=device,
+            position_offset=position_offset,
         )
+        return cls(**fields_of(parse_documents(documents, labels), shape, indices, plan, device))
 
     @classmethod
     def from_flat(
@@ -188,8 +229,10 @@ class PackedBatch:
         layout: str | enum.Enum = PACKED,
         pad_to_multiple: int | None = None,
         pad_to: int | None = None,
+        pad_documents_to: int | None = None,
         pad_id: int = 0,
         padding_side: str = "right",
+        position_offset: int = 0,
         device: torch.device | str | None = None,
     ) -> PackedBatch:
         """Make a batch from flat tokens, without a loop over documents and without waiting for a device.
@@ -206,65 +249,25 @@ class PackedBatch:
             layout: ``"packed"`` or ``"padded"`` (a string, or a `TokenBatchLayout`).
             pad_to_multiple: round T or S up to a multiple of this many tokens.
             pad_to: T or S itself, for static shapes; too small is an error.
+            pad_documents_to: document slots, for static shapes too: ``cu_seqlens`` repeats its last
+                offset (documents without tokens), padded batches have rows of padding; too few is an
+                error.
             pad_id: the token id on padding.
             padding_side: ``"right"``, or ``"left"`` under the padded layout.
+            position_offset: position of a document's first token, and of padding.
             device: where the batch is built; None: torch's default device.
 
         Raises:
             TypeError: something has the wrong type.
             BatchError: tokens, lengths, labels, plan and sizes do not fit together.
         """
-        return cls._build(
-            parse_flat(input_ids, lengths, labels),
-            indices=indices,
-            plan=plan,
+        shape = BatchShape.parse(
             layout=layout,
             pad_to_multiple=pad_to_multiple,
             pad_to=pad_to,
+            pad_documents_to=pad_documents_to,
             pad_id=pad_id,
             padding_side=padding_side,
-            device=device,
+            position_offset=position_offset,
         )
-
-    @classmethod
-    def _build(
-        cls,
-        flat: FlatDocuments,
-        *,
-        indices: Tokens | None,
-        plan: TokenBatchPlan | None,
-        layout: str | enum.Enum,
-        pad_to_multiple: int | None,
-        pad_to: int | None,
-        pad_id: int,
-        padding_side: str,
-        device: torch.device | str | None,
-    ) -> PackedBatch:
-        """Check the sizes, then place the tensors."""
-        kind = layout_of(layout)
-        side = padding_side_of(padding_side, kind)
-        pad_id = integer("pad_id", pad_id, minimum=0, maximum=INT32_MAX, error=BatchError)
-        needed = flat.total if kind == PACKED else flat.max_seqlen
-        size = padded_size(needed, pad_to_multiple, pad_to)
-        sources = indices_of(flat, indices, plan)
-        where = torch.get_default_device() if device is None else torch.device(device)
-        cu_seqlens = upload(flat.offsets, where)
-        if kind == PACKED:
-            placed = place_packed(flat, cu_seqlens, size, pad_id)
-        else:
-            placed = place_padded(flat, cu_seqlens, size, pad_id, left=side == "left")
-        input_ids, labels, position_ids, segment_ids = placed
-        return cls(
-            input_ids=input_ids,
-            labels=labels,
-            position_ids=position_ids,
-            segment_ids=segment_ids,
-            cu_seqlens=cu_seqlens,
-            max_seqlen=flat.max_seqlen,
-            indices=sources,
-            plan=plan,
-            layout=kind,
-            padding_side=side,
-            num_tokens=flat.total,
-            num_supervised=flat.num_supervised,
-        )
+        return cls(**fields_of(parse_flat(input_ids, lengths, labels), shape, indices, plan, device))

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raypack.arguments import choice, optional_integer
+from raypack.arguments import choice, optional_integer, type_name
 from raypack.collate.errors import BatchError
+from raypack.collate.flat import IGNORED
 from raypack.collate.mask import build_attention_mask
 from raypack.collate.sizes import PACKED
-from raypack.collate.windows import layer_windows, mask_by_layer
+from raypack.collate.windows import has_recurrent_layers, layer_windows, mask_by_layer
 
 if TYPE_CHECKING:
     from raypack.collate.batch import PackedBatch
@@ -23,20 +24,23 @@ if TYPE_CHECKING:
 Arguments = dict[str, Any]
 
 
-def hf_sdpa(batch: PackedBatch, kind: str = "causal") -> Arguments:
+def hf_sdpa(batch: PackedBatch, model_or_config: Any = None, kind: str = "causal") -> Arguments:
     """Return the arguments of a transformers model with ``attn_implementation="sdpa"``.
 
-    transformers reads the boundaries from the positions, and builds the mask of each kind of layer
-    itself, sliding windows included. A row of one document padded on its right needs nothing at all.
+    transformers reads the boundaries from the positions, and builds the mask of each kind of attention
+    layer itself, sliding windows included. A row of one document padded on its right needs nothing at all
+    where positions count from 0.
     """
     if choice("kind", kind, ("causal", "bidirectional"), error=BatchError) == "bidirectional":
         mask = build_attention_mask(
             segment_ids=batch.segment_ids, dtype=torch.bool, kind=kind, pad_rows="self"
         )
         return _with_mask(batch, mask)
-    if batch.layout != PACKED and batch.padding_side == "right":
+    if has_recurrent_layers(model_or_config):
+        return {**_positions(batch), **linear_attention(batch)}
+    if batch.layout != PACKED and batch.padding_side == "right" and not batch.position_offset:
         return {"input_ids": batch.input_ids, "use_cache": False}
-    return {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "use_cache": False}
+    return _positions(batch)
 
 
 def hf_eager(batch: PackedBatch, dtype: torch.dtype, model_or_config: Any, kind: str) -> Arguments:
@@ -62,24 +66,67 @@ def hf_flash(batch: PackedBatch) -> Arguments:
     Packed: the offsets, all four of them, and no mask. Padded: the two-dimensional mask, which
     transformers removes the padding by, where there is padding beside real tokens.
     """
-    inputs: Arguments = {
-        "input_ids": batch.input_ids,
-        "position_ids": batch.position_ids,
-        "use_cache": False,
-    }
+    inputs = _positions(batch)
     if batch.layout != PACKED:
         if batch.num_padding and batch.num_tokens:
             inputs["attention_mask"] = (batch.segment_ids != 0).long()
         return inputs
+    return {**inputs, **linear_attention(batch)}
+
+
+def linear_attention(batch: PackedBatch) -> Arguments:
+    """Return what recurrent layers of transformers (linear attention, Mamba, convolutions) need beside.
+
+    They see no mask and no positions: without ``seq_idx`` and the offsets, one document's state runs
+    into the next. Rows of one document with padding after it need nothing.
+
+    Raises:
+        BatchError: padding lies before the documents.
+    """
+    if batch.layout != PACKED:
+        if batch.padding_side == "left":
+            raise BatchError(
+                "padding_side must be 'right' for recurrent layers, got 'left': padding would run into the "
+                "document's state"
+            )
+        return {}
     offsets, longest = closed_offsets(batch)
     return {
-        **inputs,
         "cu_seq_lens_q": offsets,
         "cu_seq_lens_k": offsets,
         "max_length_q": longest,
         "max_length_k": longest,
         "seq_idx": closed_segments(batch) - 1,
     }
+
+
+def trl(batch: PackedBatch) -> Arguments:
+    """Return what TRL's padding-free collator gives its trainers, under its names; never a mask.
+
+    Raises:
+        BatchError: the batch is not packed.
+    """
+    closed_offsets(batch)
+    return {**hf_flash(batch), "labels": batch.labels}
+
+
+def hf_loss(batch: PackedBatch, num_items: float | torch.Tensor | None) -> Arguments:
+    """Return what a transformers model computes its loss from, beside its other arguments.
+
+    transformers divides the sum by ``num_items_in_batch``, and takes the mean without it, which is NaN
+    where nothing is supervised. So it is always given, and never 0.
+    """
+    if num_items is None:
+        num_items = batch.num_supervised
+    if num_items is None:
+        num_items = (batch.labels[:, 1:] != IGNORED).sum()
+    if isinstance(num_items, torch.Tensor):
+        return {"labels": batch.labels, "num_items_in_batch": torch.where(num_items == 0, 1, num_items)}
+    if isinstance(num_items, bool) or not isinstance(num_items, (int, float)):
+        raise TypeError(f"num_items must be a number or a tensor, got {type_name(num_items)}")
+    if not num_items >= 0:
+        raise BatchError(f"num_items must not be negative, got {num_items}")
+    return {"labels": batch.labels, "num_items_in_batch": num_items or 1}
 
 
 def hf_flex(batch: PackedBatch, model_or_config: Any) -> Arguments:
@@ -130,19 +177,20 @@ def megatron(batch: PackedBatch) -> Arguments:
 def closed_offsets(batch: PackedBatch) -> tuple[torch.Tensor, int]:
     """Return offsets that cover every token of a packed row, and the longest segment.
 
-    Padding is one last segment.
+    Padding is one last segment. Under ``pad_documents_to`` there is a slot for it beside those of the
+    documents, and what is not used repeats the last offset, so that the length never changes.
 
     Raises:
         BatchError: the batch is padded; its rows are not one after another.
     """
     if batch.layout != PACKED:
         raise BatchError(f"layout must be 'packed' for offsets, got {batch.layout!r}; pack the documents")
-    size = batch.input_ids.shape[1]
-    padding = size - batch.num_tokens
-    if not padding:
+    padding, slots = batch.num_padding, batch.document_slots
+    if not padding and slots is None:
         return batch.cu_seqlens, batch.max_seqlen
-    end = batch.cu_seqlens.new_full((1,), size)
-    return torch.cat([batch.cu_seqlens, end]), max(batch.max_seqlen, padding)
+    more = 1 if slots is None else slots + 1 - batch.num_documents
+    ends = batch.cu_seqlens.new_full((more,), batch.input_ids.shape[1])
+    return torch.cat([batch.document_offsets, ends]), max(batch.max_seqlen, padding)
 
 
 def closed_segments(batch: PackedBatch) -> torch.Tensor:
@@ -152,13 +200,12 @@ def closed_segments(batch: PackedBatch) -> torch.Tensor:
     return segments
 
 
+def _positions(batch: PackedBatch) -> Arguments:
+    return {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "use_cache": False}
+
+
 def _with_mask(batch: PackedBatch, mask: Any) -> Arguments:
-    return {
-        "input_ids": batch.input_ids,
-        "position_ids": batch.position_ids,
-        "attention_mask": mask,
-        "use_cache": False,
-    }
+    return {**_positions(batch), "attention_mask": mask}
 
 
 def _window(window: int | None) -> int | None:

@@ -143,13 +143,14 @@ def _offsets(lengths: npt.NDArray[Any], total: int) -> npt.NDArray[np.int32]:
     if len(lengths) and lengths.min() < 1:
         first = int(np.argmax(lengths < 1))
         raise BatchError(f"lengths must be at least 1, got {lengths[first]} at document {first}; drop it")
-    summed = int(lengths.sum(dtype=np.int64))
+    ends = lengths.cumsum(dtype=np.int64)
+    summed = int(ends[-1]) if len(ends) else 0
     if summed != total:
         raise BatchError(f"lengths must add up to the {total} tokens of input_ids, got {summed}")
     if total > INT32_MAX:
         raise BatchError(f"a batch must hold at most {INT32_MAX} tokens, got {total}; lower the budget")
-    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = np.empty(len(lengths) + 1, dtype=np.int32)
+    offsets[0], offsets[1:] = 0, ends
     return offsets
 
 
@@ -159,8 +160,13 @@ def _check_ids(ids: Tokens) -> None:
         return
     if (low := int(ids.min())) < 0:
         raise BatchError(f"input_ids must not be negative, got {low} at token {int(ids.argmin())}")
-    if ids.dtype != np.int32 and (high := int(ids.max())) > INT32_MAX:
-        raise BatchError(f"input_ids must be below 2**31, got {high} at token {int(ids.argmax())}")
+    _check_width("input_ids", ids)
+
+
+def _check_width(name: str, values: npt.NDArray[Any]) -> None:
+    """Refuse what int32 cannot carry to a device."""
+    if values.dtype != np.int32 and len(values) and (high := int(values.max())) > INT32_MAX:
+        raise BatchError(f"{name} must be below 2**31, got {high} at token {int(values.argmax())}")
 
 
 def _supervised(labels: Tokens | None, offsets: npt.NDArray[np.int32]) -> int | None:
@@ -169,16 +175,14 @@ def _supervised(labels: Tokens | None, offsets: npt.NDArray[np.int32]) -> int | 
         return int(offsets[-1]) - (len(offsets) - 1)
     if isinstance(labels, torch.Tensor):
         return None
-    ignored = 0
-    if len(labels) and labels.min() < 0:
-        _check_ignored(labels)
-        ignored = int(np.count_nonzero(labels < 0))
+    ignored = int(np.count_nonzero(labels < 0))
+    if ignored != np.count_nonzero(labels == IGNORED):
+        _refuse_negative(labels)
+    _check_width("labels", labels)
     firsts = int(np.count_nonzero(labels[offsets[:-1]] >= 0))
     return len(labels) - ignored - firsts
 
 
-def _check_ignored(labels: npt.NDArray[Any]) -> None:
-    wrong = (labels < 0) & (labels != IGNORED)
-    if wrong.any():
-        first = int(np.argmax(wrong))
-        raise BatchError(f"labels must be token ids or {IGNORED}, got {labels[first]} at token {first}")
+def _refuse_negative(labels: npt.NDArray[Any]) -> None:
+    first = int(np.argmax((labels < 0) & (labels != IGNORED)))
+    raise BatchError(f"labels must be token ids or {IGNORED}, got {labels[first]} at token {first}")

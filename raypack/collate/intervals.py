@@ -7,7 +7,10 @@ one stretch of its document. Two integers a row therefore say all that an S×S m
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 KINDS = ("causal", "bidirectional", "prefix")
@@ -44,14 +47,32 @@ class Intervals:
 def runs_of_offsets(cu_seqlens: torch.Tensor, total: int) -> Runs:
     """Tell (1, total) tokens their documents; those past the last offset are one run of padding.
 
-    No value is read back from the device.
+    No value is read back from a device.
     """
+    if cu_seqlens.device.type == "cpu":
+        return _runs_on_host(cu_seqlens.numpy(), total)
+    return runs_by_search(cu_seqlens, total)
+
+
+def runs_by_search(cu_seqlens: torch.Tensor, total: int) -> Runs:
+    """Look each token's document up, in steps whose sizes do not depend on values."""
     places = torch.arange(total, device=cu_seqlens.device)
     edges = torch.cat([cu_seqlens.long(), cu_seqlens.new_full((1,), total, dtype=torch.int64)])
     owners = torch.searchsorted(edges[:-1], places, right=True)
     starts, stops = edges[owners - 1], edges[owners]
     ids = torch.where(owners < cu_seqlens.shape[0], owners, 0)
     return Runs(ids=ids[None], starts=starts[None], stops=stops[None])
+
+
+def _runs_on_host(offsets: npt.NDArray[Any], total: int) -> Runs:
+    """Repeat each document's values over its tokens; a search would wake torch's threads."""
+    starts = offsets.astype(np.int64)
+    stops = np.append(starts[1:], total)
+    numbers = np.arange(1, len(starts) + 1)
+    numbers[-1] = 0
+    widths = stops - starts
+    ids, first, last = (torch.from_numpy(each.repeat(widths)[None]) for each in (numbers, starts, stops))
+    return Runs(ids=ids, starts=first, stops=last)
 
 
 def runs_of_segments(segment_ids: torch.Tensor) -> Runs:

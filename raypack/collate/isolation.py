@@ -67,7 +67,7 @@ def assert_isolated(
         )
     if batch.num_documents == 0:
         raise BatchError("batch must hold a document, got an empty plan")
-    together, alone = _callers(model, export)
+    together, alone = _callers(model, export, batch.position_offset)
     with torch.no_grad(), _in_eval_mode(model):
         packed = _real(together(batch), batch)
         apart = torch.cat([alone(document) for document in _documents(batch)])
@@ -78,7 +78,7 @@ def assert_isolated(
         if worst <= allowed:
             return worst
         leaks = list(_leaks(together, batch, packed, allowed * scale))
-    raise IsolationError(_message(differs, leaks, allowed, batch))
+    raise IsolationError(_message(differs, leaks, allowed, batch), tuple(leaks))
 
 
 def hf_export(model: Any) -> Export:
@@ -89,7 +89,7 @@ def hf_export(model: Any) -> Export:
     """
     name = str(getattr(model.config, "_attn_implementation", None))
     if name == "sdpa":
-        return PackedBatch.for_hf_sdpa
+        return lambda batch: batch.for_hf_sdpa(model)
     if name == "eager":
         return lambda batch: batch.for_hf_eager(model.dtype, model)
     if name == "flex_attention":
@@ -100,7 +100,7 @@ def hf_export(model: Any) -> Export:
 
 
 def _callers(
-    model: Callable[..., Any], export: Export | None
+    model: Callable[..., Any], export: Export | None, position_offset: int
 ) -> tuple[Callable[[PackedBatch], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
     """Return how a batch is run, and how a document's (tokens,) ids are run alone."""
     if not callable(model):
@@ -109,13 +109,24 @@ def _callers(
         way = hf_export(model) if export is None else export
         return (
             lambda batch: _logits(model(**way(batch))),
-            lambda ids: _logits(model(input_ids=ids[None], use_cache=False))[0],
+            lambda ids: _logits(model(**_alone(ids, position_offset)))[0],
         )
 
     def run(batch: PackedBatch) -> torch.Tensor:
         return _logits(model(batch) if export is None else model(**export(batch)))
 
-    return run, lambda ids: run(PackedBatch.from_documents([ids], device=ids.device))[0]
+    def run_alone(ids: torch.Tensor) -> torch.Tensor:
+        return run(PackedBatch.from_documents([ids], position_offset=position_offset, device=ids.device))[0]
+
+    return run, run_alone
+
+
+def _alone(ids: torch.Tensor, position_offset: int) -> dict[str, Any]:
+    """Return what a transformers model is called with for one document: no more than it needs."""
+    inputs = {"input_ids": ids[None], "use_cache": False}
+    if position_offset:
+        inputs["position_ids"] = torch.arange(len(ids), device=ids.device)[None] + position_offset
+    return inputs
 
 
 def _logits(output: Any) -> torch.Tensor:
@@ -136,14 +147,14 @@ def _real(logits: torch.Tensor, batch: PackedBatch) -> torch.Tensor:
 
 
 def _documents(batch: PackedBatch) -> tuple[torch.Tensor, ...]:
-    lengths = batch.cu_seqlens.diff().tolist()
+    lengths = batch.document_offsets.diff().tolist()
     return batch.input_ids[batch.segment_ids != 0].split(lengths)
 
 
 def _by_document(differences: torch.Tensor, batch: PackedBatch) -> list[float]:
     """Return the largest difference in each document; what is not finite counts as infinite."""
     largest = differences.nan_to_num(nan=torch.inf, posinf=torch.inf).amax(dim=1).double()
-    return [float(largest[start:stop].max()) for start, stop in pairwise(batch.cu_seqlens.tolist())]
+    return [float(largest[start:stop].max()) for start, stop in pairwise(batch.document_offsets.tolist())]
 
 
 def _leaks(
@@ -151,7 +162,7 @@ def _leaks(
 ) -> Iterator[tuple[int | None, int]]:
     """Yield (from, to) for documents whose change changes another's logits; None stands for padding."""
     owners = batch.segment_ids.new_zeros(batch.segment_ids.shape)
-    owners[batch.segment_ids != 0] = torch.repeat_interleave(batch.cu_seqlens.diff())
+    owners[batch.segment_ids != 0] = torch.repeat_interleave(batch.document_offsets.diff())
     owners[batch.segment_ids == 0] = -1
     sources = [*range(min(batch.num_documents, MAXIMUM_PROBES)), *([-1] if batch.num_padding else [])]
     for source in sources:
@@ -174,7 +185,7 @@ def _message(
     differs: list[float], leaks: list[tuple[int | None, int]], allowed: float, batch: PackedBatch
 ) -> str:
     worst = max(range(len(differs)), key=differs.__getitem__)
-    offsets = batch.cu_seqlens.tolist()
+    offsets = batch.document_offsets.tolist()
     found = (
         f"document {worst} (real tokens {offsets[worst]} to {offsets[worst + 1] - 1}) must have the logits "
         f"that it has alone: they differ by {differs[worst]:.2g} of the largest logit, allowed {allowed:.2g}"

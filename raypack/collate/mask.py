@@ -11,6 +11,7 @@ import torch
 
 from raypack.arguments import choice, optional_integer, shown, type_name
 from raypack.collate import painting
+from raypack.collate.device_painting import paint_on_device
 from raypack.collate.errors import BatchError
 from raypack.collate.intervals import (
     KINDS,
@@ -41,11 +42,12 @@ def build_attention_mask(
     """Build the dense mask that keeps packed documents apart.
 
     The mask is written once, in its own dtype, where the tensors lie; nothing of its size is allocated
-    beside it. On CUDA the expression is compiled when the first mask is asked for, and nothing is read
-    back from the device, so offsets that do not rise are only refused on the CPU.
+    beside it. On CUDA one Triton kernel writes it, and nothing is read back from the device, so offsets
+    that do not rise are only refused on the CPU.
 
     Args:
-        cu_seqlens: (documents + 1,) rising integers from 0; tokens past the last are padding.
+        cu_seqlens: (documents + 1,) rising integers from 0, the last of which may be repeated; tokens
+            past it are padding.
         total: S, the tokens of the row; None: the last offset (which then must lie on the host).
         dtype: float16, bfloat16, float32 or float64 for a mask that is added to the scores (0, or the
             dtype's finite minimum), bool for one where True means: may attend. Take the dtype that
@@ -80,7 +82,7 @@ def build_attention_mask(
     by_offsets = segment_ids is None
     if mask.device.type != "cpu":
         intervals = key_intervals(runs, kind, window, pad_rows, prefix, within_runs=by_offsets)
-        painting.paint_on_device(cells, None if by_offsets else runs.ids, intervals, values)
+        paint_on_device(cells, None if by_offsets else runs.ids, intervals, values)
     elif by_offsets or not _scattered(runs):
         intervals = key_intervals(runs, kind, window, pad_rows, prefix, within_runs=True)
         painting.paint_on_host(cells, runs, intervals, values)
@@ -135,7 +137,7 @@ def _total(offsets: torch.Tensor, total: int | None) -> int:
     edges = offsets.numpy()
     if edges[0] != 0:
         raise BatchError(f"cu_seqlens must start at 0, got {edges[0]}")
-    falls = np.flatnonzero(edges[:-1] >= edges[1:])
+    falls = np.flatnonzero((edges[:-1] >= edges[1:]) & (edges[1:] != edges[-1]))
     if falls.size:
         at = int(falls[0])
         raise BatchError(f"cu_seqlens must rise, got {edges[at]} >= {edges[at + 1]} at index {at}")

@@ -1,11 +1,12 @@
-"""Writing a mask from intervals: each cell once, with nothing of the mask's size beside it."""
+"""Writing a mask on the CPU from intervals, with nothing of the mask's size beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +21,10 @@ Bits: TypeAlias = npt.NDArray[Any]
 
 BAND = 128
 """Rows written together: few enough that the ragged edge of a band is a small part of it."""
-THREADED = 2**22
-"""Cells above which torch's threads are worth waking; where cores are shared, their barrier costs more."""
+THREADED = 2**26
+"""Bytes of a mask above which threads are worth starting: most of such a mask's time is page faults."""
 _BITS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
-_TORCH_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+TORCH_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def unwritten(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -40,12 +41,23 @@ def paint_on_host(mask: torch.Tensor, runs: Runs, intervals: Intervals, values: 
     """Write a (B, S, S) mask on the CPU, a band of rows at a time, from intervals within runs."""
     cells, (allowed, blocked) = _bits(mask, values)
     lows, highs, starts = intervals.low.numpy(), intervals.high.numpy(), runs.starts.numpy()
-    for row in range(len(cells)):
-        edges = np.flatnonzero(np.diff(starts[row], prepend=-1, append=-1)).tolist()
-        for start, stop in bands(edges):
-            _paint_band(
-                cells[row, start:stop], lows[row, start:stop], highs[row, start:stop], allowed, blocked
-            )
+    every = [
+        (cells[row], band)
+        for row in range(len(cells))
+        for band in _bands_of(starts[row], lows[row], highs[row])
+    ]
+
+    def paint(place: tuple[Bits, _Band]) -> None:
+        _paint_band(*place, allowed, blocked)
+
+    workers = torch.get_num_threads() if mask.nbytes > THREADED else 1
+    if workers == 1:
+        for place in every:
+            paint(place)
+        return
+    with ThreadPoolExecutor(workers) as pool:
+        for _ in pool.map(paint, every):  # asked for, so that an error is raised here
+            pass
 
 
 def paint_scattered_on_host(
@@ -62,37 +74,6 @@ def paint_scattered_on_host(
             seen &= owners[row, rows, None] == owners[row]
             cells[row, rows] = blocked
             np.copyto(cells[row, rows], allowed, where=seen)
-
-
-def paint_on_device(
-    mask: torch.Tensor, ids: torch.Tensor | None, intervals: Intervals, values: Values
-) -> None:
-    """Write a (B, S, S) mask in one fused kernel; ids are compared where they are given."""
-    keys = torch.arange(mask.shape[-1], device=mask.device)
-    allowed, blocked = (torch.full((), value, dtype=mask.dtype, device=mask.device) for value in values)
-    _fused()(mask, keys, intervals.low, intervals.high, ids, allowed, blocked)
-
-
-@cache
-def _fused() -> Any:
-    """Compile the expression when the first mask is asked for on a device."""
-    return torch.compile(write_cells, dynamic=True)
-
-
-def write_cells(
-    mask: torch.Tensor,
-    keys: torch.Tensor,
-    low: torch.Tensor,
-    high: torch.Tensor,
-    ids: torch.Tensor | None,
-    allowed: torch.Tensor,
-    blocked: torch.Tensor,
-) -> None:
-    """Say of every cell whether its key lies in its query's interval (and has its id)."""
-    seen = (keys >= low[:, :, None]) & (keys < high[:, :, None])
-    if ids is not None:
-        seen = seen & (ids[:, :, None] == ids[:, None, :])
-    mask.copy_(torch.where(seen, allowed, blocked))
 
 
 def bands(edges: list[int]) -> Iterator[tuple[int, int]]:
@@ -119,41 +100,91 @@ def bands(edges: list[int]) -> Iterator[tuple[int, int]]:
         yield gathered, edges[-1]
 
 
-def _paint_band(
-    band: Bits, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64], allowed: int, blocked: int
-) -> None:
-    """Write (rows, S): outside every row's reach, inside all of them, and the ragged edges between."""
-    any_low, all_low, all_high, any_high = int(low.min()), int(low.max()), int(high.min()), int(high.max())
+class _Band(NamedTuple):
+    """Consecutive rows that are written together, and what their intervals have in common."""
+
+    start: int
+    stop: int
+    low: npt.NDArray[np.int64]
+    """(rows,) first keys."""
+    high: npt.NDArray[np.int64]
+    """(rows,) last keys, exclusive."""
+    any_low: int
+    """The least of `low`; `all_low` is the greatest, and so for `high`."""
+    all_low: int
+    all_high: int
+    any_high: int
+    low_rises: bool
+    """Whether `low` rises by one from row to row."""
+    high_rises: bool
+
+
+def _bands_of(
+    starts: npt.NDArray[np.int64], low: npt.NDArray[np.int64], high: npt.NDArray[np.int64]
+) -> Iterator[_Band]:
+    """Cut the rows of one square into bands; all their numbers are found in a few passes.
+
+    Args:
+        starts: (S,) where each row's run starts.
+        low: (S,) first keys.
+        high: (S,) last keys, exclusive.
+    """
+    if not len(starts):
+        return
+    changes = np.flatnonzero(starts[1:] != starts[:-1]) + 1
+    cuts = list(bands([0, *changes.tolist(), len(starts)]))
+    firsts = np.array([start for start, _ in cuts])
+    least, most = ([each.reduceat(v, firsts) for v in (low, high)] for each in (np.minimum, np.maximum))
+    rises = [
+        _rises(values, cuts) if (a != b).any() else [False] * len(cuts)
+        for values, a, b in zip((low, high), least, most, strict=True)
+    ]
+    numbers = zip(*(each.tolist() for each in (least[0], most[0], least[1], most[1])), *rises, strict=True)
+    for (start, stop), facts in zip(cuts, numbers, strict=True):
+        yield _Band(start, stop, low[start:stop], high[start:stop], *facts)
+
+
+def _rises(values: npt.NDArray[np.int64], cuts: list[tuple[int, int]]) -> list[bool]:
+    """Tell of each band whether its values rise by one from row to row."""
+    breaks = np.zeros(len(values), dtype=np.int64)
+    np.cumsum(values[1:] - values[:-1] != 1, out=breaks[1:])
+    ends = np.array(cuts)
+    same: list[bool] = (breaks[ends[:, 0]] == breaks[ends[:, 1] - 1]).tolist()
+    return same
+
+
+def _paint_band(cells: Bits, band: _Band, allowed: int, blocked: int) -> None:
+    """Write a band's rows: what they have in common as copies of one row, then the ragged edges over it.
+
+    Copying a row again and again is memcpy; filling rectangles is three times slower.
+    """
+    all_low, all_high, any_high = band.all_low, band.all_high, band.any_high
     apart = all_low <= all_high
     if not apart:
         all_low = all_high = any_high
-    _fill(band[:, :any_low], blocked)
-    _fill(band[:, any_high:], blocked)
-    _fill(band[:, all_low:all_high], allowed)
-    if any_low < all_low:
-        stairs = (blocked, allowed) if apart and _rises_by_one(low) else None
-        _paint_edge(band, any_low, all_low, (low, high), (allowed, blocked), stairs)
+    rows = cells[band.start : band.stop]
+    common = np.full(cells.shape[1], blocked, dtype=cells.dtype)
+    common[all_low:all_high] = allowed
+    rows[...] = common
+    if band.any_low < all_low:
+        stairs = (blocked, allowed) if apart and band.low_rises else None
+        _paint_edge(rows, band, band.any_low, all_low, (allowed, blocked), stairs)
     if all_high < any_high:
-        stairs = (allowed, blocked) if apart and _rises_by_one(high) else None
-        _paint_edge(band, all_high, any_high, (low, high), (allowed, blocked), stairs)
+        stairs = (allowed, blocked) if apart and band.high_rises else None
+        _paint_edge(rows, band, all_high, any_high, (allowed, blocked), stairs)
 
 
 def _paint_edge(
-    band: Bits,
-    first: int,
-    last: int,
-    interval: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
-    values: tuple[int, int],
-    stairs: tuple[int, int] | None,
+    rows: Bits, band: _Band, first: int, last: int, values: tuple[int, int], stairs: tuple[int, int] | None
 ) -> None:
     """Write keys ``first`` to ``last`` of a band: from a tile of stairs, or each cell by comparison."""
-    edge = band[:, first:last]
+    edge = rows[:, first:last]
     if stairs is not None:
-        edge[...] = _stairs(band.dtype, *stairs)[: edge.shape[0], : edge.shape[1]]
+        edge[...] = _stairs(rows.dtype, *stairs)[: edge.shape[0], : edge.shape[1]]
         return
     allowed, blocked = values
     edge[...] = blocked
-    np.copyto(edge, allowed, where=_between(first, last, *interval))
+    np.copyto(edge, allowed, where=_between(first, last, band.low, band.high))
 
 
 def _between(
@@ -165,26 +196,19 @@ def _between(
     return seen
 
 
-def _rises_by_one(values: npt.NDArray[np.int64]) -> bool:
-    return bool(values[-1] - values[0] == len(values) - 1 and (np.diff(values) == 1).all())
-
-
 @cache
 def _stairs(dtype: np.dtype[Any], below: int, above: int) -> Bits:
     """Return a (band, band) tile: row r has ``below`` in its first r columns, then ``above``."""
     return np.where(np.tri(BAND, k=-1, dtype=np.bool_), below, above).astype(dtype)
 
 
-def _fill(cells: Bits, value: int) -> None:
-    """Fill a rectangle; torch's threads take the large ones."""
-    if cells.size > THREADED:
-        torch.from_numpy(cells).fill_(value)
-    else:
-        cells[...] = value
-
-
 def _bits(mask: torch.Tensor, values: Values) -> tuple[Bits, tuple[int, int]]:
     """Return a mask's memory and its two values as integers, for numpy knows no bfloat16."""
-    kind = _TORCH_BITS[mask.dtype.itemsize]
-    allowed, blocked = torch.tensor(values, dtype=mask.dtype).view(kind).tolist()
-    return mask.view(kind).numpy(), (allowed, blocked)
+    return mask.view(TORCH_BITS[mask.dtype.itemsize]).numpy(), value_bits(values, mask.dtype)
+
+
+@cache
+def value_bits(values: Values, dtype: torch.dtype) -> tuple[int, int]:
+    """Return two values of a dtype as integers of its width."""
+    allowed, blocked = torch.tensor(values, dtype=dtype).view(TORCH_BITS[dtype.itemsize]).tolist()
+    return allowed, blocked

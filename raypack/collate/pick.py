@@ -62,7 +62,9 @@ class AttentionChoice:
             return batch.for_hf_eager(self.evidence.dtype or model.dtype, model, kind=kind)
         if self.exporter == "for_hf_flex":
             return batch.for_hf_flex(model)
-        return batch.for_hf_flash() if self.exporter == "for_hf_flash" else batch.for_hf_sdpa(kind=kind)
+        return (
+            batch.for_hf_flash() if self.exporter == "for_hf_flash" else batch.for_hf_sdpa(model, kind=kind)
+        )
 
 
 def pick_attention(

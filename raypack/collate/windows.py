@@ -9,6 +9,8 @@ from raypack.arguments import shown
 from raypack.collate.errors import BatchError
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+RECURRENT = ("linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba")
+"""Kinds of layers that carry a state from token to token, which no mask and no position interrupts."""
 
 
 def config_of(model_or_config: Any) -> Any:
@@ -45,6 +47,12 @@ def layer_windows(model_or_config: Any) -> dict[str, int | None]:
     if SLIDING in kinds and window is None:
         raise BatchError(f"the config must say sliding_window for its {SLIDING} layers, got None")
     return {kind: window if kind == SLIDING else None for kind in kinds}
+
+
+def has_recurrent_layers(model_or_config: Any) -> bool:
+    """Whether some layers carry a state along the row; None stands for a model without any."""
+    kinds = getattr(config_of(model_or_config), "layer_types", None) or ()
+    return any(kind in RECURRENT for kind in kinds)
 
 
 def mask_by_layer(windows: dict[str, int | None], build: Callable[[int | None], Any]) -> Any:

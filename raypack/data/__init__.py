@@ -1,6 +1,7 @@
-"""Ray Data: the prepare job, and the stream of plans to the train loop."""
+"""Ray Data: the prepare job, the stream of plans to the train loop, collation of datasets of one's own."""
 
+from raypack.data.device_collate import DeviceCollate
 from raypack.data.prepare_job import prepare
 from raypack.data.tokenizers import TextTokenizer
 
-__all__ = ["TextTokenizer", "prepare"]
+__all__ = ["DeviceCollate", "TextTokenizer", "prepare"]

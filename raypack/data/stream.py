@@ -43,6 +43,7 @@ class Stream:
         self._blocks: queue.SimpleQueue[list[StreamRow] | BaseException | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._next = 0
+        self._here = 0
         source = _direct_blocks(spec) if backend == "direct" else dataset_blocks(spec, node_id)
         self._feeder = threading.Thread(
             target=self._feed, args=(source,), name=f"raypack-stream-{spec.rank}", daemon=True
@@ -59,14 +60,19 @@ class Stream:
 
     def __iter__(self) -> Iterator[StreamRow]:
         while (rows := self._take()) is not None:
-            for row in rows:
+            for number, row in enumerate(rows, start=1):
                 if row.address != self._next:
                     raise StreamError(
                         f"micro-batch {self._next} must come next, got {row.address}: the order of blocks "
                         "was broken on the way"
                     )
                 self._next += 1
+                self._here = len(rows) - number
                 yield row
+
+    def has_row(self) -> bool:
+        """Whether the block of the last row holds another, so that the next row comes at once."""
+        return self._here > 0
 
     def close(self) -> None:
         """End the reader and the feeder; what was read ahead is dropped. May be called twice.

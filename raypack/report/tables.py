@@ -1,12 +1,25 @@
-"""The audit as tables for a terminal."""
+"""Reports as tables for a terminal."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from raypack.report.audit import Audit, EpochAudit
+
+if TYPE_CHECKING:
+    from raypack.report.doctor import Diagnosis
+
+_SAID = {
+    "isolated": "keeps documents apart",
+    "leaks": "LEAKS",
+    "differs": "changes the logits",
+    "cannot run": "is not proven, for it cannot run here",
+}
+_COLOURS = {"isolated": "green", "leaks": "red", "differs": "red", "cannot run": "yellow"}
 
 
 def audit_table(audit: Audit) -> RenderableType:
@@ -53,3 +66,33 @@ def _word(complete: bool, findings: tuple[str, ...]) -> str:
     if findings:
         return "FAILED"
     return "complete" if complete else "so far"
+
+
+def doctor_table(diagnosis: Diagnosis) -> RenderableType:
+    """Return the ways that were tried, what is picked and why."""
+    found = Table(
+        title=f"a tiny {diagnosis.model_type} on {diagnosis.device}: packed against each document alone",
+        title_justify="left",
+    )
+    for heading in ("way", "attention", "result", "detail"):
+        found.add_column(heading, overflow="fold")
+    for number, trial in enumerate(diagnosis.trials):
+        last = number + 1 < len(diagnosis.trials) and diagnosis.trials[number + 1].exporter != trial.exporter
+        picked = " (picked)" if trial is diagnosis.picked else ""
+        outcome = Text(trial.outcome, style=_COLOURS[trial.outcome])
+        cells = (Text(trial.way + picked), Text(trial.implementation), outcome, Text(trial.detail))
+        found.add_row(*cells, end_section=last)
+    reasons = Text("\n".join(f"  {reason}" for reason in diagnosis.reasons))
+    return Group(found, Text("attention for the full model here:"), reasons, _verdict(diagnosis))
+
+
+def _verdict(diagnosis: Diagnosis) -> Text:
+    choice, picked = diagnosis.choice, diagnosis.picked
+    if choice is None or picked is None:
+        said = "pick_attention knows no way that keeps documents apart"
+    else:
+        call = f"batch.{choice.exporter} with attn_implementation={choice.implementation!r}"
+        said = f"{call} {_SAID[picked.outcome]}"
+    if not diagnosis.ok and diagnosis.proven:
+        said += f"; proven here: {', '.join(diagnosis.proven)}"
+    return Text(f"doctor: {said}", style="bold green" if diagnosis.ok else "bold red")

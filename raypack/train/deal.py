@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from raypack.batching.step_plan import StepCursor
-from raypack.data.blocks import StreamRow
 from raypack.errors import StreamError
+from raypack.train.rows import Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,25 +32,6 @@ class StepFacts:
     """The greatest attention cost of a rank over the mean of all; NaN where it is not known."""
     end: StepCursor
     """The boundary after the step, for the deal that it is of."""
-
-
-class Rows:
-    """The stream's rows, one of which can be looked at before it is taken."""
-
-    def __init__(self, rows: Iterator[StreamRow]) -> None:
-        self._rows = rows
-        self._next: StreamRow | None = None
-
-    def peek(self) -> StreamRow | None:
-        """Return the next row without taking it, or None at the end of the run."""
-        if self._next is None:
-            self._next = next(self._rows, None)
-        return self._next
-
-    def take(self) -> StreamRow | None:
-        """Return the next row, or None at the end of the run."""
-        row, self._next = self.peek(), None
-        return row
 
 
 class Deal(Protocol):

@@ -7,7 +7,8 @@ from typing import Any
 from raypack.batching.step_plan import StepCursor
 from raypack.batching.step_planner import StepPlanner
 from raypack.errors import StreamError
-from raypack.train.deal import Rows, StepFacts, ended_early
+from raypack.train.deal import StepFacts, ended_early
+from raypack.train.rows import Rows
 
 
 class GlobalDeal:

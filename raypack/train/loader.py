@@ -11,19 +11,21 @@ import ray
 import torch
 
 from raypack.collate import PackedBatch
+from raypack.collate.transfer import DevicePrefetcher, streams_of
 from raypack.data.blocks import StreamRow
 from raypack.data.reader import ReadSpec
 from raypack.data.stream import Stream
 from raypack.errors import LoaderError
 from raypack.sampling.receipt import receipt_key
 from raypack.source import ArrowSource
-from raypack.train.deal import Deal, Rows, StepFacts
+from raypack.train.deal import Deal, StepFacts
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
 from raypack.train.place import Place
 from raypack.train.recipe import Pace, PackedData
+from raypack.train.rows import Rows, plan_of
 from raypack.train.run_state import digest_of, state_values
 from raypack.train.saving import Saver
-from raypack.train.step import Step, plan_of
+from raypack.train.step import Step
 from raypack.train.waiting import Waiting
 
 logger = logging.getLogger(__name__)
@@ -62,6 +64,7 @@ class PackedLoader:
         self._open_step: Step | None = None
         self._stream: Stream | None = None
         self._rows = Rows(iter(()))
+        self._batches = DevicePrefetcher(self._to_batch, streams_of(device))
         self._saver = Saver(meeting, place.rank)
         self._closed = False
 
@@ -153,7 +156,7 @@ class PackedLoader:
             node_id=self._place.node_id,
             on_wait=Waiting(self._place, self._node_planner, self._advance),
         )
-        self._rows = Rows(iter(self._stream))
+        self._rows = Rows(iter(self._stream), self._stream.has_row)
 
     def _step_of(self, facts: StepFacts) -> Step:
         return Step(
@@ -161,7 +164,7 @@ class PackedLoader:
             world_size=self._place.world_size,
             facts=facts,
             rows=self._rows,
-            to_batch=self._to_batch,
+            batches=self._batches,
             receipt_key=receipt_key(self._source.fingerprint, facts.epoch),
             on_commit=self._commit,
         )

@@ -16,7 +16,8 @@ from raypack.actors.rank_steps import commit_examples
 from raypack.batching.sampler import StatefulTokenBatchSampler
 from raypack.batching.step_plan import StepCursor
 from raypack.errors import StreamError
-from raypack.train.deal import Rows, StepFacts, ended_early
+from raypack.train.deal import StepFacts, ended_early
+from raypack.train.rows import Rows
 
 Agree = Callable[[list[int]], list[int]]
 """Adds integers up over all ranks; every rank calls it once a step."""

@@ -10,27 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from raypack.actors.plan_block import RowMeta
 from raypack.arguments import type_name
-from raypack.batching.plan import TokenBatchPlan
 from raypack.collate import PackedBatch
 from raypack.collate.loss import next_token_loss_sum
+from raypack.collate.transfer import DevicePrefetcher
 from raypack.data.blocks import StreamRow
 from raypack.errors import LoaderError, StreamError
 from raypack.sampling.receipt import Receipt
-from raypack.train.deal import Rows, StepFacts
+from raypack.train.deal import StepFacts
 from raypack.train.gradient_sync import gradient_sync
 from raypack.train.ledger import EpochEntry, Refused
-
-EMPTY_ROW = StreamRow(
-    address=-1,
-    meta=RowMeta(*[0] * len(RowMeta._fields)),
-    indices=np.empty(0, np.int64),
-    lengths=np.empty(0, np.int32),
-    input_ids=np.empty(0, np.int32),
-    labels=None,
-)
-"""A micro-batch of a rank that has nothing left while others have."""
+from raypack.train.rows import EMPTY_ROW, Rows
 
 
 class Step:
@@ -47,7 +37,7 @@ class Step:
         world_size: int,
         facts: StepFacts,
         rows: Rows,
-        to_batch: Callable[[StreamRow], PackedBatch],
+        batches: DevicePrefetcher[StreamRow, PackedBatch],
         receipt_key: int,
         on_commit: Callable[[Step], None],
     ) -> None:
@@ -55,7 +45,7 @@ class Step:
         self._world_size = world_size
         self._facts = facts
         self._rows = rows
-        self._to_batch = to_batch
+        self._batches = batches
         self._key = receipt_key
         self._on_commit = on_commit
         self._taken: list[StreamRow] = []
@@ -133,9 +123,10 @@ class Step:
                 "to go over them again, or begin the step again with step.retry()"
             )
         while self._given < self.micro_batches:
-            batch = self._to_batch(self._row(self._given))
+            batch = self._batches.take(self._row(self._given))
             self._micro_of[id(batch.input_ids)] = (weakref.ref(batch.input_ids), self._given)
             self._given += 1
+            self._look_ahead()
             yield batch
 
     if not TYPE_CHECKING:  # a type checker must not take every name for known
@@ -145,6 +136,17 @@ class Step:
             raise AttributeError(
                 f"a Step has no {name!r}: it holds micro-batches, take each by 'for batch in step'"
             )
+
+    def _look_ahead(self) -> None:
+        """Begin with the next row's batch, also of the next step, where the row is here already.
+
+        It is looked at, not taken: nothing is waited for, and nothing counts as given.
+        """
+        if self._batches.looks_ahead:
+            known = self._taken[self._given : self._given + 1]
+            row = known[0] if known else self._rows.at_hand()
+            if row is not None:
+                self._batches.start(row)
 
     def _row(self, micro: int) -> StreamRow:
         """Return a micro-batch's row; it is kept until the step is committed, for it may be asked again."""
@@ -283,9 +285,3 @@ class Step:
             refused = Refused(retries=self._retries, steps=1, numbers=(self.index,), receipt=total)
             return EpochEntry(epoch=self.epoch, steps=1, refused=refused)
         return EpochEntry(epoch=self.epoch, steps=1, receipt=total, refused=Refused(retries=self._retries))
-
-
-def plan_of(row: StreamRow) -> TokenBatchPlan:
-    """Return the plan that a row answers."""
-    meta = row.meta
-    return TokenBatchPlan(row.indices, meta.real_tokens, meta.maximum_length, meta.token_slots)

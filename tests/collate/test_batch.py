@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raypack.collate import BatchError, PackedBatch
-from raypack.collate.placing import count_on_device, count_on_host
 
 DOCUMENTS = [[5, 6, 7], [8], [9, 10]]
 
@@ -96,17 +95,6 @@ def test_a_packed_batch_equals_the_loop_by_hand(lengths, multiple, more, data):
     assert [tensor.tolist() for tensor in tensors(batch)] == [[row] for row in expected]
     assert batch.num_supervised == sum(label != -100 for label in expected[1])
     assert batch.max_seqlen == max(lengths, default=0)
-
-
-@given(lengths_of_documents, st.integers(0, 3))
-@settings(max_examples=40, deadline=None)
-def test_counting_on_a_device_equals_counting_on_the_host(lengths, padding):
-    offsets = np.cumsum([0, *lengths]).astype(np.int32)
-    size = sum(lengths) + padding
-    ours = count_on_device(torch.from_numpy(offsets), sum(lengths), size)
-    for mine, theirs in zip(ours, count_on_host(offsets, size), strict=True):
-        assert mine.dtype == theirs.dtype
-        assert torch.equal(mine, theirs)
 
 
 @given(lengths_of_documents, st.sampled_from(["right", "left"]))
@@ -228,6 +216,10 @@ def documents(values, labels=None, **options):
         (flat([1, 2], [2], pad_to=1), "pad_to must hold the 2 tokens of this batch, got 1"),
         (flat([1, 2], [2], pad_to=9, pad_to_multiple=4), "multiple of pad_to_multiple=4, got 9"),
         (flat([1, 2], [2], pad_to=0), "pad_to must be at least 1"),
+        (flat([1, 2], [1, 1], pad_documents_to=1), "hold the 2 documents of this batch, got 1; raise it"),
+        (flat([1, 2], [2], pad_documents_to=0), "pad_documents_to must be at least 1, got 0"),
+        (flat([1, 2], [2], position_offset=-1), "position_offset must be at least 0, got -1"),
+        (flat([1, 2], [2], labels=np.array([1, 2**31])), r"labels must be below 2\*\*31, got 2147483648"),
         (flat([1, 2], [2], pad_id=-1), "pad_id must be at least 0"),
         (flat([1, 2], [2], layout="dense"), "layout must be one of 'packed', 'padded'"),
         (flat([1, 2], [2], padding_side="left"), "use layout='padded'"),
@@ -253,6 +245,7 @@ def test_what_does_not_fit_is_refused(make, message):
         (flat([1.0, 2.0], [2]), "input_ids must hold integers, got float64"),
         (flat([True, False], [2]), "input_ids must hold integers, got bool"),
         (flat([1, 2], [2], pad_to=2.0), "pad_to must be an integer, got float"),
+        (flat([1, 2], [2], pad_documents_to=2.0), "pad_documents_to must be an integer, got float"),
         (flat([1, 2], [2], layout=3), "layout must be a str"),
         (flat([1, 2], [2], indices=np.array([1.5])), "indices must hold integers"),
         (documents([[1, 2], "ab"]), r"documents\[1\] must be a sequence of integers, got str"),

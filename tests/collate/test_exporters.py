@@ -100,11 +100,12 @@ def varlen_by_segments(module, query, key, value, attention_mask, *, cu_seq_lens
     return out.transpose(1, 2), None
 
 
+@pytest.mark.parametrize("slots", [None, 3, 6])
 @pytest.mark.parametrize("pad_to", [15, 19])
-def test_the_offsets_for_flash_cover_every_token_and_isolate(pad_to):
+def test_the_offsets_for_flash_cover_every_token_and_isolate(pad_to, slots):
     transformers = pytest.importorskip("transformers")
     transformers.AttentionInterface.register("by_segments", varlen_by_segments)
-    batch, model = packed(pad_to=pad_to), tiny_model("Llama", "by_segments")
+    batch, model = packed(pad_to=pad_to, pad_documents_to=slots), tiny_model("Llama", "by_segments")
     inputs = batch.for_hf_flash()
     logits = model(**inputs).logits
     assert torch.isfinite(logits).all()

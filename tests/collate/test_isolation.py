@@ -1,5 +1,6 @@
 """assert_isolated passes what isolates, and names what leaks into what."""
 
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -39,6 +40,9 @@ def test_a_leak_names_the_documents_it_goes_from_and_to():
         assert pair in message
     assert "into document 0" not in message
     assert "padding into" not in message
+    assert caught.value.leaks == ((0, 1), (0, 2), (1, 2))
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.leaks) == (message, caught.value.leaks)
 
 
 def test_an_erased_window_is_told_from_a_leak():

@@ -8,9 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raypack.collate import BatchError, build_attention_mask
-from raypack.collate.intervals import key_intervals, prefix_stops, runs_of_offsets, runs_of_segments
-from raypack.collate.painting import bands, paint_on_device, write_cells
+from raypack.collate import BatchError, build_attention_mask, painting
+from raypack.collate.intervals import (
+    runs_by_search,
+    runs_of_offsets,
+)
+from raypack.collate.painting import bands
 from raypack.packing import build_4d_attention_mask
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -144,6 +147,41 @@ def test_bands_cover_all_rows_and_keep_long_documents_to_themselves(lengths):
         assert not inside or all(b - a < 128 for a, b in zip([start, *inside], [*inside, stop], strict=True))
 
 
+@given(st.lists(st.integers(1, 9), max_size=6), st.integers(0, 3), st.integers(0, 4))
+def test_documents_are_looked_up_on_a_device_as_they_are_repeated_on_the_host(lengths, spare, padding):
+    offsets = torch.tensor([*np.cumsum([0, *lengths]), *[sum(lengths)] * spare], dtype=torch.int32)
+    total = sum(lengths) + padding
+    host, device = runs_of_offsets(offsets, total), runs_by_search(offsets, total)
+    for name in ("ids", "starts", "stops"):
+        real = host.ids != 0  # of padding no start is ever read
+        ours, theirs = getattr(host, name), getattr(device, name)
+        assert ours.dtype == theirs.dtype
+        assert torch.equal(ours[real], theirs[real])
+    assert torch.equal(host.ids, device.ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_threads_write_the_same_cells(kind, monkeypatch):
+    offsets, options = [0, 300, 301, 900, 1000], {"kind": kind, "window": 70}
+    if kind == "prefix":
+        options["prefix_lengths"] = [40, 1, 200, 7]
+    alone = build_attention_mask(offsets, 1100, torch.bfloat16, **options)
+    monkeypatch.setattr(painting, "THREADED", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert torch.equal(build_attention_mask(offsets, 1100, torch.bfloat16, **options), alone)
+
+
+def test_an_error_of_a_thread_is_raised(monkeypatch):
+    def fail(*arguments):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(painting, "THREADED", 0)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(painting, "_paint_band", fail)
+    with pytest.raises(MemoryError, match="no room"):
+        build_attention_mask([0, 300], 300, torch.bool)
+
+
 @pytest.mark.parametrize("kind", ["causal", "bidirectional"])
 @pytest.mark.parametrize("scattered", [False, True])
 def test_one_allocation_of_the_mask_and_nothing_like_it(kind, scattered):
@@ -155,36 +193,6 @@ def test_one_allocation_of_the_mask_and_nothing_like_it(kind, scattered):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < (1.25 if scattered else 1.05) * mask.nbytes
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("by_offsets", [True, False])
-def test_the_expression_for_devices_gives_the_same_cells(kind, by_offsets):
-    offsets, ids = torch.tensor([0, 5, 6, 10]), torch.from_numpy(ids_of([5, 1, 4], 3))
-    runs = runs_of_offsets(offsets, 13) if by_offsets else runs_of_segments(ids)
-    assert torch.equal(runs.ids, ids)
-    prefix = prefix_stops(runs, torch.tensor([[2, 1, 3]])) if kind == "prefix" else None
-    intervals = key_intervals(runs, kind, 4, "self", prefix, within_runs=by_offsets)
-    mask = torch.empty(1, 13, 13, dtype=torch.bfloat16)
-    low = torch.finfo(mask.dtype).min
-    values = torch.tensor(0.0, dtype=mask.dtype), torch.tensor(low, dtype=mask.dtype)
-    write_cells(mask, torch.arange(13), intervals.low, intervals.high, None if by_offsets else ids, *values)
-    options = {"kind": kind, "window": 4, "pad_rows": "self"}
-    if kind == "prefix":
-        options["prefix_lengths"] = [2, 1, 3]
-    assert torch.equal(mask[:, None], build_attention_mask(offsets, 13, mask.dtype, **options))
-
-
-@pytest.mark.slow
-def test_the_compiled_expression_gives_the_same_cells():
-    for lengths in ([5, 1, 4], [40, 30]):
-        offsets = torch.tensor([0, *np.cumsum(lengths)])
-        total = int(offsets[-1]) + 3
-        runs = runs_of_offsets(offsets, total)
-        intervals = key_intervals(runs, "causal", None, "blocked", None, within_runs=True)
-        mask = torch.empty(1, total, total, dtype=torch.float32)
-        paint_on_device(mask, None, intervals, (0.0, torch.finfo(torch.float32).min))
-        assert torch.equal(mask[:, None], build_attention_mask(offsets, total, torch.float32))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -217,7 +225,7 @@ def test_boundaries_are_taken_as_list_array_or_tensor_of_any_integer_dtype():
         ({"cu_seqlens": [0, 1], "segment_ids": [[1]]}, "and not both"),
         ({"cu_seqlens": []}, "non-empty"),
         ({"cu_seqlens": [1, 2]}, "start at 0, got 1"),
-        ({"cu_seqlens": [0, 3, 3]}, "must rise, got 3 >= 3 at index 1"),
+        ({"cu_seqlens": [0, 3, 3, 5]}, "must rise, got 3 >= 3 at index 1"),
         ({"cu_seqlens": [0, 3], "total": 2}, "total must hold the 3 tokens of cu_seqlens, got 2"),
         ({"cu_seqlens": [[0, 3]]}, r"cu_seqlens must be 1-D, got shape \(1, 2\)"),
         ({"segment_ids": [1, 1]}, r"segment_ids must be 2-D, got shape \(2,\)"),

@@ -137,6 +137,20 @@ def test_a_read_ahead_that_just_covers_a_step_is_enough(make_source, backend, ah
     assert rank.waits < len(expected) / 6  # a second for each of half the steps
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_row_is_here_where_the_block_of_the_last_one_holds_it(make_source, backend):
+    rank, here = Rank(make_source(long_tailed(300)), world_size=1, rows=4), []
+    with rank.stream(backend) as stream:
+        assert not stream.has_row()
+        for row in stream:
+            here.append(stream.has_row())
+            rank.take(row)
+    whole = len(here) // 4 * 4
+    assert whole > 8
+    assert here[:whole] == [True, True, True, False] * (whole // 4)
+    assert not here[-1]
+
+
 def test_a_closed_stream_leaves_no_thread_and_no_reader(make_source):
     rank = Rank(make_source(long_tailed(1500)))
     stream = rank.stream("direct")

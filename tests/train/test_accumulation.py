@@ -16,9 +16,11 @@ from raypack.batching.options import TokenBatchOptions
 from raypack.batching.step_planner import StepPlanner
 from raypack.collate import PackedBatch
 from raypack.collate.loss import next_token_loss_sum
+from raypack.collate.transfer import DevicePrefetcher
 from raypack.data.blocks import StreamRow
-from raypack.train.deal import Rows, StepFacts
-from raypack.train.step import Step, plan_of
+from raypack.train.deal import StepFacts
+from raypack.train.rows import Rows, plan_of
+from raypack.train.step import Step
 
 WORLD, BUDGET, BATCHES, VOCABULARY = 2, 32, 5, 11
 LENGTHS = np.array([7, 20, 3, 11, 30, 2, 9, 16, 5, 28, 13, 1, 24, 6, 10], np.int32)
@@ -91,9 +93,7 @@ def step_of(rank):
         world_size=WORLD,
         facts=facts,
         rows=Rows(iter(rows)),
-        to_batch=lambda row: PackedBatch.from_flat(
-            row.input_ids, row.lengths, indices=row.indices, plan=plan_of(row)
-        ),
+        batches=DevicePrefetcher(to_batch, None),
         receipt_key=1,
         on_commit=lambda step: None,
     )

@@ -18,9 +18,9 @@ from raypack.report import verify
 from raypack.sampling.receipt import Receipt, receipt_key
 from raypack.sampling.sampler import StatefulShardSampler
 from raypack.train.checkpoint_files import loader_folder, write_manifest, write_rank, write_state
-from raypack.train.deal import Rows
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
 from raypack.train.rank_deal import RankDeal
+from raypack.train.rows import Rows
 from raypack.train.run_state import state_values
 from tests.conftest import long_tailed
 

@@ -1,5 +1,7 @@
 """A step without a cluster: its loss, its contexts, its rules."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -7,11 +9,13 @@ import torch
 from raypack.actors.plan_block import RowMeta
 from raypack.batching.step_plan import StepCursor
 from raypack.collate import PackedBatch
+from raypack.collate.transfer import DevicePrefetcher
 from raypack.data.blocks import StreamRow
 from raypack.errors import LoaderError, StreamError
 from raypack.sampling.receipt import Receipt, receipt_key
-from raypack.train.deal import Rows, StepFacts
-from raypack.train.step import Step, plan_of
+from raypack.train.deal import StepFacts
+from raypack.train.rows import Rows, plan_of
+from raypack.train.step import Step
 
 KEY = receipt_key("s", 0)
 SUPERVISED = 20
@@ -63,14 +67,14 @@ def to_batch(r):
     return PackedBatch.from_flat(r.input_ids, r.lengths, indices=r.indices, plan=plan_of(r))
 
 
-def step(rows=None, commits=None):
+def step(rows=None, commits=None, batches=None):
     rows = rows or [row(0), row(1, indices=(2,)), row(2, indices=())]
     return Step(
         index=9,
         world_size=2,
         facts=facts(),
         rows=rows if isinstance(rows, Rows) else Rows(iter(rows)),
-        to_batch=to_batch,
+        batches=batches or DevicePrefetcher(to_batch, None),
         receipt_key=KEY,
         on_commit=(commits if commits is not None else []).append,
     )
@@ -274,7 +278,7 @@ def bare(**more):
         world_size=2,
         facts=facts(**more),
         rows=Rows(iter([row(0, micros=2)])),
-        to_batch=to_batch,
+        batches=DevicePrefetcher(to_batch, None),
         receipt_key=KEY,
         on_commit=lambda s: None,
     )
@@ -287,3 +291,99 @@ def test_a_step_without_a_supervised_token_has_the_scale_zero():
 def test_a_rank_with_fewer_rows_than_micro_batches_takes_part_with_empty_ones():
     batches = list(bare(micros=3, rows=1))
     assert [batch.num_documents for batch in batches] == [2, 0, 0]
+
+
+class Aside:
+    """Streams that note which rows were begun before they were taken."""
+
+    def __init__(self):
+        self.events = []
+
+    def side(self):
+        return nullcontext()
+
+    def mark(self):
+        return None
+
+    def join(self, mark, tensors):
+        self.events.append("joined")
+
+    def make(self, r):
+        self.events.append(r.address)
+        return to_batch(r)
+
+
+def looking_ahead(rows, has_row, commits):
+    streams = Aside()
+    one = Step(
+        index=9,
+        world_size=2,
+        facts=facts(),
+        rows=Rows(iter(rows), has_row),
+        batches=DevicePrefetcher(streams.make, streams),
+        receipt_key=KEY,
+        on_commit=commits.append,
+    )
+    return one, streams
+
+
+def test_the_next_row_is_begun_before_its_turn_also_that_of_the_next_step():
+    following = row(7)
+    rows = [row(0), row(1), row(2), following]
+    one, streams = looking_ahead(rows, lambda: True, [])
+    seen = []
+    for batch in one:
+        seen.append(list(streams.events))
+        one.loss(torch.zeros(1, batch.num_tokens, 11), batch)
+    first = [0, "joined", 1]
+    assert seen == [first, [*first, "joined", 2], [*first, "joined", 2, "joined", 7]]
+    assert one._rows.take() is following
+
+
+def test_looking_ahead_changes_nothing_of_what_a_step_gives_and_commits():
+    rows, commits = [row(0), row(1, indices=(2,)), row(2, indices=())], []
+    ahead, _ = looking_ahead([*rows, row(7)], lambda: True, commits)
+    plain = step(rows)
+    for ours, theirs in zip(ahead, plain, strict=True):
+        assert torch.equal(ours.input_ids, theirs.input_ids)
+        assert ours.indices.tolist() == theirs.indices.tolist()
+    with pytest.raises(LoaderError, match="given all of its micro-batches"):
+        next(iter(ahead))
+    assert ahead.entry().receipt == plain.receipt()
+    ahead.commit()
+    assert commits == [ahead]
+
+
+def test_a_loop_that_was_left_goes_on_with_the_row_that_was_begun():
+    one, streams = looking_ahead([row(0), row(1), row(2)], lambda: True, [])
+    for _ in one:
+        break
+    with pytest.raises(LoaderError, match="only 1 were taken before commit"):
+        one.commit()
+    assert [batch.num_documents for batch in one] == [2, 2]
+    assert [event for event in streams.events if event != "joined"] == [0, 1, 2]
+
+
+def test_a_row_that_is_not_here_yet_is_not_waited_for():
+    taken = []
+
+    def slow():
+        for k in range(3):
+            taken.append(k)
+            yield row(k)
+
+    one, streams = looking_ahead(slow(), lambda: False, [])
+    batches = iter(one)
+    next(batches)
+    assert taken == [0]
+    assert streams.events == [0, "joined"]
+    assert len(list(batches)) == 2
+
+
+def test_a_step_that_is_begun_again_looks_ahead_to_its_own_rows():
+    one, streams = looking_ahead([row(0), row(1), row(2), row(7)], lambda: True, [])
+    first = [batch.indices.tolist() for batch in one]
+    one.retry()
+    streams.events.clear()
+    assert [batch.indices.tolist() for batch in one] == first
+    assert [event for event in streams.events if event != "joined"] == [0, 1, 2, 7]
