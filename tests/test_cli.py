@@ -46,21 +46,21 @@ def test_the_version_is_shown():
         (("in.txt", "--out", "o", "--tokenizer", "gpt2"), "'gpt2' is no file"),
         (("in.txt", "--out", "o", "--text-field", ""), "text_field must be a non-empty str"),
         (("in.txt", "--out", "o", "--oversize", "split"), "oversize 'split' needs max_length"),
-        (("x.parquet", "--out", "o"), "x.parquet is a .parquet file, which is not read"),
+        (("x.csv", "--out", "o"), "x.csv is a .csv file, which is not read"),
         (("in.txt", "in.txt", "--out", "o"), "comes twice"),
     ],
 )
 def test_bad_usage_and_bad_input_end_with_one_line_and_code_2(tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in.txt").write_text("x")
-    (tmp_path / "x.parquet").write_text("x")
+    (tmp_path / "x.csv").write_text("x")
     done = run("prepare", *arguments)
     assert done.exit_code == 2
     assert isinstance(done.exception, SystemExit)
     error = done.output.strip().splitlines()[-1]
     assert error.startswith("Error: ")
     assert message in done.output
-    assert sorted(os.listdir(tmp_path)) == ["in.txt", "x.parquet"]
+    assert sorted(os.listdir(tmp_path)) == ["in.txt", "x.csv"]
 
 
 def test_verify_of_what_is_no_run_says_so_and_no_more(tmp_path):
@@ -105,6 +105,8 @@ def test_the_command_prepares_a_source_and_prints_the_counts(tmp_path):
         "pieces of these": 0,
         "too long, truncated": 1,
         "too long, dropped": 0,
+        "prompts tokenised apart": 0,
+        "nothing to train on, dropped": 0,
         "examples written": 2,
         "tokens written": 6,
         "longest example, tokens": 4,

@@ -33,9 +33,9 @@ class Shard:
     labels: NDArray[np.int32] | None
 
 
-def shard_file(number: int) -> str:
-    """Return the file name of the shard at a place in the order."""
-    return f"shard-{number:06d}.arrow"
+def shard_file(number: int, part: int = 0) -> str:
+    """Return the file name of the shard at a place in the order, or of a later part of what belongs there."""
+    return f"shard-{number:06d}-{part:04d}.arrow" if part else f"shard-{number:06d}.arrow"
 
 
 def lists_of(values: NDArray[np.int32], lengths: NDArray[np.integer[Any]]) -> pa.LargeListArray:
