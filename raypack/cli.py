@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     Report = Callable[[PrepareCounts, int], None]
 
-_COUNTS = {
+_PREPARED = {
     "bytes": "bytes read",
     "documents": "documents read",
     "empty": "empty, left out",
@@ -29,6 +29,19 @@ _COUNTS = {
     "unsupervised": "nothing to train on, dropped",
     "examples": "examples written",
     "tokens": "tokens written",
+}
+
+
+_INDEXED = {
+    "files": "files",
+    "rows": "rows",
+    "empty": "empty, left out",
+    "split": "too long, split",
+    "pieces": "pieces of these",
+    "truncated": "too long, truncated",
+    "dropped": "too long, dropped",
+    "examples": "examples",
+    "tokens": "tokens",
 }
 
 
@@ -145,7 +158,34 @@ def prepare(
             progress=report,
             **options,
         )
-    _show(source)
+    _show(source, _PREPARED)
+
+
+@main.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--out", required=True, help="Folder or URI to make; nothing may lie there.")
+@click.option("--column", default="input_ids", show_default=True, help="Column of the tokens.")
+@click.option("--labels-column", help="Column of the labels.  [default: there are none]")
+@click.option(
+    "--max-length", type=click.IntRange(min=1), help="Tokens of an example at the most.  [default: no limit]"
+)
+@click.option(
+    "--oversize",
+    type=click.Choice(["error", "split", "truncate", "drop"]),
+    default="error",
+    show_default=True,
+    help="What to do with rows longer than --max-length.",
+)
+def index(paths: tuple[str, ...], **options: Any) -> None:
+    """Make a source of tokenised files without writing their tokens again.
+
+    PATH is a Parquet or Arrow IPC file, a folder or a pattern of them, or a folder that Hugging Face datasets
+    saved. The files stay where they are; the source is refused once one of them is missing or changed. Starts
+    no Ray.
+    """
+    from raypack.source import index_source
+
+    _show(index_source(paths, **options), _INDEXED)
 
 
 def _fields(pairs: tuple[str, ...]) -> dict[str, str] | None:
@@ -196,14 +236,14 @@ def _progress() -> Iterator[Report | None]:
         yield report
 
 
-def _show(source: ArrowSource) -> None:
+def _show(source: ArrowSource, labels: dict[str, str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    for name, label in _COUNTS.items():
+    for name, label in labels.items():
         table.add_row(label, f"{source.manifest.counts[name]:,}")
     longest = source.manifest.longest
     table.add_row("longest example, tokens", f"{longest.length if longest is not None else 0:,}")

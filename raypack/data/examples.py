@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +12,7 @@ from raypack.data.input_row import RowFault
 from raypack.data.prepare_counts import PrepareCounts
 from raypack.data.prepare_options import PrepareOptions
 from raypack.source.rows import Rows
+from raypack.source.views import cut_views, first_over
 
 _INT32_MAX = 2**31 - 1
 
@@ -48,49 +48,18 @@ def fit(examples: Examples, options: PrepareOptions, counts: PrepareCounts) -> R
     Raises:
         RowFault: an example is too long, or has no label to train on, and that is an error.
     """
-    counts.empty += int(np.count_nonzero(examples.lengths == 0))
-    pieces, kept, is_kept = _cut(examples, options, counts)
-    labels = None if examples.labels is None else examples.labels[is_kept]
-    # (m,) the row of each piece.
-    origin = np.repeat(np.arange(len(examples.lengths)), pieces)
-    full = kept > 0
-    rows = Rows(kept[full].astype(np.int32), examples.ids[is_kept], labels)
-    if labels is None:
-        return rows
-    return _supervised(rows, origin[full], examples, options, counts)
-
-
-def _cut(
-    examples: Examples, options: PrepareOptions, counts: PrepareCounts
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Any]:
-    """Return pieces of each row (n,), tokens of each piece (m,), and which tokens stay, (t,) or all."""
-    lengths = examples.lengths
-    ones = np.ones(len(lengths), np.int64)
     limit = _INT32_MAX if options.max_length is None else options.max_length
-    over = lengths > limit
-    if not over.any():
-        return ones, lengths, slice(None)
-    if options.oversize == "error" or options.max_length is None:
-        row = int(np.argmax(over))
-        raise examples.fault(row, _too_long(int(lengths[row]), limit))
-    if options.oversize == "split":
-        # Pieces of `limit`, and one of what is left over.
-        pieces = np.where(over, -(-lengths // limit), 1)
-        cut = np.full(int(pieces.sum()), limit, np.int64)
-        cut[np.cumsum(pieces) - 1] = lengths - (pieces - 1) * limit
-        counts.split += int(over.sum())
-        counts.pieces += int(pieces[over].sum())
-        return pieces, cut, slice(None)
-    if options.oversize == "truncate":
-        counts.truncated += int(over.sum())
-        kept = np.minimum(lengths, limit)
-    else:
-        counts.dropped += int(over.sum())
-        kept = np.where(over, 0, lengths)
-    # (t,) the place of each token in its row, and so whether it stays.
-    starts = np.cumsum(lengths) - lengths
-    place = np.arange(len(examples.ids)) - np.repeat(starts, lengths)
-    return ones, kept, place < np.repeat(kept, lengths)
+    if options.oversize == "error" and (row := first_over(examples.lengths, limit)) is not None:
+        raise examples.fault(row, _too_long(int(examples.lengths[row]), limit))
+    views = cut_views(examples.lengths, options.max_length, options.oversize)
+    for name, number in views.counts.items():
+        setattr(counts, name, getattr(counts, name) + number)
+    ids, labels = examples.ids, examples.labels
+    if views.lengths.sum() < len(ids):
+        places = views.tokens()
+        ids, labels = ids[places], None if labels is None else labels[places]
+    rows = Rows(views.lengths.astype(np.int32), ids, labels)
+    return rows if labels is None else _supervised(rows, views.rows, examples, options, counts)
 
 
 def _too_long(length: int, limit: int) -> str:

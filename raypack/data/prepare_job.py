@@ -25,8 +25,8 @@ from raypack.data.tokenizers import TextTokenizer
 from raypack.errors import PrepareError
 from raypack.source import ArrowSource, open_source
 from raypack.source.location import locate
+from raypack.source.manifest_writer import ManifestWriter
 from raypack.source.target import new_folder, refuse_existing
-from raypack.source.write import ManifestWriter
 
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
 

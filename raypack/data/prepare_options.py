@@ -10,8 +10,8 @@ from raypack.arguments import text as text_argument
 from raypack.data.row_columns import RowColumns, row_columns
 from raypack.data.special_tokens import Choice, check_choice
 from raypack.errors import PrepareError
+from raypack.source.views import OVERSIZE
 
-OVERSIZE = ("error", "split", "truncate", "drop")
 TRAIN_ON = ("answers", "last_answer", "all")
 UNSUPERVISED = ("error", "drop")
 BOUNDARY = ("error", "apart")

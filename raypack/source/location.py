@@ -40,6 +40,18 @@ class Location:
         """Return the path inside the file system of the file ``name`` in this folder."""
         return f"{self.path.rstrip('/')}/{name}"
 
+    def child_uri(self, name: str) -> str:
+        """Return the file ``name`` in this folder on its own: a path, or a URI with its options."""
+        if self.is_local:
+            return f"{self.uri.rstrip('/')}/{name}"
+        base, mark, options = self.uri.partition("?")
+        return f"{base.rstrip('/')}/{name}{mark}{options}"
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether the URI itself holds a password or a key."""
+        return not self.is_local and _SECRET.search(self.uri) is not None
+
     @property
     def label(self) -> str:
         """The place as messages show it: without the options and secrets that a URI may carry."""

@@ -95,7 +95,7 @@ def _check_columns(names: tuple[str, ...], before: tuple[str, ...] | None) -> No
 
 def _read_batch(batch: pa.RecordBatch, first: int) -> Rows:
     lengths, ids = read_lists(batch, "input_ids", first)
-    _check_values("input_ids", ids, lengths, ids < 0, "at least 0", first)
+    check_values("input_ids", ids, lengths, ids < 0, "at least 0", first)
     if not lengths.all():
         raise SourceError(
             f"example {first + int(np.argmin(lengths))} has no tokens; leave empty examples out"
@@ -110,17 +110,25 @@ def _read_batch(batch: pa.RecordBatch, first: int) -> Rows:
             f"labels and {int(lengths[row])} tokens"
         )
     wrong = (labels < 0) & (labels != IGNORED_LABEL)
-    _check_values("labels", labels, lengths, wrong, f"at least 0, or {IGNORED_LABEL} (not trained)", first)
+    check_values("labels", labels, lengths, wrong, f"at least 0, or {IGNORED_LABEL} (not trained)", first)
     return Rows(lengths, ids, labels)
 
 
-def _check_values(
-    name: str, values: NDArray[Any], lengths: NDArray[Any], wrong: NDArray[Any], rule: str, first: int
+def check_values(
+    name: str,
+    values: NDArray[Any],
+    lengths: NDArray[Any],
+    wrong: NDArray[Any],
+    rule: str,
+    first: int,
+    *,
+    unit: str = "example",
 ) -> None:
+    """Raise SourceError at the first value (t,) that is ``wrong`` (t,); see `read_lists` for the rest."""
     if wrong.any():
         token = int(np.argmax(wrong))
         row = int(np.searchsorted(np.cumsum(lengths, dtype=np.int64), token, side="right"))
-        raise SourceError(f"{name} must be {rule}; example {first + row} has {int(values[token])}")
+        raise SourceError(f"{name} must be {rule}; {unit} {first + row} has {int(values[token])}")
 
 
 def read_lists(

@@ -33,7 +33,7 @@ def examples_of(folder, result):
                 break
             except ValueError:
                 continue
-        edges = shard.edges.tolist()
+        edges = [0, *shard.ends.tolist()]
         for a, b in pairwise(edges):
             labels = None if shard.labels is None else shard.labels[a:b].tolist()
             examples.append((shard.input_ids[a:b].tolist(), labels))

@@ -48,8 +48,8 @@ def texts_of(folder, result):
         return []
     [entry] = result.shards
     shard = map_shard(locate(folder / "out").child(entry.file), entry, ("input_ids",))
-    assert np.diff(shard.edges).tolist() == result.lengths.tolist()
-    edges = shard.edges.tolist()
+    assert (np.array(shard.ends) - np.array(shard.starts)).tolist() == result.lengths.tolist()
+    edges = [0, *shard.ends.tolist()]
     return [bytes(shard.input_ids[a:b].astype("u1")).decode() for a, b in pairwise(edges)]
 
 

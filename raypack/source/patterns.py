@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from raypack.errors import PrepareError
-
 _URI = re.compile(r"^[A-Za-z][A-Za-z0-9+.\-]*(://|::)")
 
 
@@ -38,12 +36,12 @@ def match_paths(paths: Iterable[str], pattern: str) -> list[str]:
     """Return the paths that match: ``*`` and ``?`` stay within a name, ``**`` goes through folders.
 
     Raises:
-        PrepareError: ``pattern`` is none, such as ``[z-a]``.
+        ValueError: ``pattern`` is none, such as ``[z-a]``.
     """
     try:
         rule = re.compile(_expression(pattern))
     except re.error as error:
-        raise PrepareError(f"input {pattern!r} is no pattern of file names: {error}") from error
+        raise ValueError(f"{pattern!r} is no pattern of file names: {error}") from error
     return [path for path in paths if rule.fullmatch(path)]
 
 
