@@ -23,7 +23,7 @@ from raypack.errors import PrepareError
 from raypack.source.manifest import Scalar
 from raypack.source.rows import IGNORED_LABEL
 
-_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 ASSISTANT = "assistant"
 
 
@@ -130,8 +130,11 @@ class ChatEncoder:
         return str(text)
 
     def _tokens(self, row: Row, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        lengths, ids = self._tokenizer.encode_plain(texts)
-        return np.split(ids, np.cumsum(lengths)[:-1])
+        # A chat through its last answer is most often the whole chat.
+        distinct = {text: place for place, text in enumerate(dict.fromkeys(texts))}
+        lengths, ids = self._tokenizer.encode_plain(list(distinct))
+        tokens = np.split(ids, np.cumsum(lengths)[:-1])
+        return [tokens[distinct[text]] for text in texts]
 
     def _messages(self, row: Row) -> list[dict[str, Any]]:
         name = self._columns["messages"]

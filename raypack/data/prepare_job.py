@@ -1,4 +1,4 @@
-"""The prepare job: text in, a source out, through Ray Data."""
+"""The prepare job: rows in, a source out, through Ray Data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from raypack.data.prepare_counts import PrepareCounts
 from raypack.data.prepare_dataset import ChunkWork, run_chunks
 from raypack.data.prepare_gate import drain, open_gate
 from raypack.data.prepare_nodes import check_nodes
-from raypack.data.prepare_options import CHUNK_BYTES, PrepareOptions
+from raypack.data.prepare_options import PrepareOptions
 from raypack.data.special_tokens import Choice
 from raypack.data.tokenizers import TextTokenizer
 from raypack.errors import PrepareError
@@ -50,7 +50,7 @@ def prepare(
     chat_template: str | os.PathLike[str] | None = None,
     max_length: int | None = None,
     oversize: str = "error",
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> ArrowSource:
     """Tokenise rows into a new source, in parallel, in the order of the input.
@@ -87,7 +87,8 @@ def prepare(
         max_length: Tokens of an example at the most; None for no limit.
         oversize: What happens to a longer one: ``error``, ``split``, ``truncate`` or ``drop``; all but the
             first need ``max_length``.
-        chunk_bytes: Bytes of input that one task reads, about; shards follow it.
+        chunk_bytes: Bytes of input that one task reads, about; shards follow it. None takes 64 MiB, and
+            8 MiB of prompts and chats. One task reads a whole compressed file.
         progress: Called after each chunk with the counts so far and the bytes of the whole input.
 
     Returns:
@@ -116,7 +117,7 @@ def prepare(
     )
     files = find_inputs(inputs)
     reader = choose_reader(files, tokenizer, options)
-    chunks = cut_chunks(files, options.chunk_bytes)
+    chunks = cut_chunks(files, options.task_bytes)
     counts = PrepareCounts()
     with _ray_running(), new_folder(out) as folder, ManifestWriter(folder) as manifest:
         check_nodes([folder.uri, *dict.fromkeys(file.uri for file in files)])

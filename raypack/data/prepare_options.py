@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from raypack.arguments import choice, integer, optional_integer
+from raypack.arguments import choice, optional_integer
 from raypack.arguments import text as text_argument
 from raypack.data.row_columns import RowColumns, row_columns
 from raypack.data.special_tokens import Choice, check_choice
@@ -15,8 +15,9 @@ from raypack.source.views import OVERSIZE
 TRAIN_ON = ("answers", "last_answer", "all")
 UNSUPERVISED = ("error", "drop")
 BOUNDARY = ("error", "apart")
-CHUNK_BYTES = 64 << 20
-"""Bytes of input a task: a worker needs about ten times that of memory for byte tokens."""
+CHUNK_BYTES = {"text": 64 << 20, "tokens": 64 << 20, "prompt": 8 << 20, "chat": 8 << 20}
+"""Bytes of input a task, about: a worker needs ten times 64 MiB of memory for byte tokens, and minutes for
+8 MiB of chats."""
 _MAXIMUM_LENGTH = 2**31 - 1
 
 # The kinds of rows that have a use for an option; elsewhere anything but its default is a mistake.
@@ -46,7 +47,7 @@ class PrepareOptions:
         chat_template: The text of a Jinja template in place of the tokenizer's own.
         max_length: Tokens of an example at the most; None for no limit.
         oversize: What happens to a longer one: one of `OVERSIZE`; all but ``error`` need a limit.
-        chunk_bytes: Bytes of input that one task reads, about.
+        chunk_bytes: Bytes of input that one task reads, about; None takes what suits the rows.
         columns: Where the values of a row are found; settled from the above.
     """
 
@@ -61,7 +62,7 @@ class PrepareOptions:
     chat_template: str | None = None
     max_length: int | None = None
     oversize: str = "error"
-    chunk_bytes: int = CHUNK_BYTES
+    chunk_bytes: int | None = None
     columns: RowColumns = field(init=False)
 
     def __post_init__(self) -> None:
@@ -77,6 +78,11 @@ class PrepareOptions:
         self._check_limits()
         self._check_uses()
 
+    @property
+    def task_bytes(self) -> int:
+        """Bytes of input that one task reads, about."""
+        return CHUNK_BYTES[self.rows] if self.chunk_bytes is None else self.chunk_bytes
+
     def _check_limits(self) -> None:
         limit = optional_integer(
             "max_length", self.max_length, minimum=1, maximum=_MAXIMUM_LENGTH, error=PrepareError
@@ -86,7 +92,7 @@ class PrepareOptions:
             raise PrepareError(
                 f"oversize {self.oversize!r} needs max_length, the most tokens of an example; give it too"
             )
-        chunk = integer("chunk_bytes", self.chunk_bytes, minimum=1, error=PrepareError)
+        chunk = optional_integer("chunk_bytes", self.chunk_bytes, minimum=1, error=PrepareError)
         object.__setattr__(self, "chunk_bytes", chunk)
 
     def _check_uses(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pyarrow.fs import FileInfo, FileSelector, FileType
 
 from raypack.arguments import type_name
-from raypack.errors import RaypackError
+from raypack.errors import RaypackError, SourceError
 from raypack.source.location import Location, locate
 from raypack.source.patterns import match_paths, split_pattern
 
@@ -78,7 +78,14 @@ def find_files(paths: Paths, *, name: str, error: type[RaypackError]) -> tuple[F
 
 
 def _find(path: str | os.PathLike[str], error: type[RaypackError]) -> Iterator[FoundFile]:
-    place = locate(path)
+    try:
+        place = locate(path)
+    except SourceError:
+        # A pattern need not be a legal URI.
+        if split_pattern(os.fspath(path)) is None:
+            raise
+        yield from _matches(os.fspath(path), error)
+        return
     info = place.filesystem.get_file_info(place.path)
     if info.type == FileType.File:
         yield _found(place, info)
@@ -88,26 +95,27 @@ def _find(path: str | os.PathLike[str], error: type[RaypackError]) -> Iterator[F
             raise error(f"input folder {place.label} holds no files")
         yield from _sorted(place, found)
     elif info.type == FileType.NotFound:
-        yield from _matches(place, os.fspath(path), error)
+        yield from _matches(os.fspath(path), error)
     else:
         raise error(f"input {place.label} is neither a file nor a folder")
 
 
-def _matches(place: Location, text: str, error: type[RaypackError]) -> Iterator[FoundFile]:
+def _matches(text: str, error: type[RaypackError]) -> Iterator[FoundFile]:
     split = split_pattern(text)
     if split is None:
-        raise error(f"input {place.label} does not exist")
+        raise error(f"input {locate(text).label} does not exist")
     folder, pattern = split
     base = locate(folder)
+    label = f"{base.label.rstrip('/')}/{pattern}"
     found = []
     if base.kind() == FileType.Directory:
         listed = {_inner(base, info.path): info for info in _visible(base)}
         try:
             found = [listed[path] for path in match_paths(listed, pattern)]
         except ValueError as reason:
-            raise error(f"input {place.label}: {reason}") from reason
+            raise error(f"input {label}: {reason}") from reason
     if not found:
-        raise error(f"input {place.label} matches no file")
+        raise error(f"input {label} matches no file")
     yield from _sorted(base, found)
 
 

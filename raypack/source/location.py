@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import fsspec
 from pyarrow import ArrowInvalid
@@ -45,7 +45,9 @@ class Location:
         if self.is_local:
             return f"{self.uri.rstrip('/')}/{name}"
         base, mark, options = self.uri.partition("?")
-        return f"{base.rstrip('/')}/{name}{mark}{options}"
+        # Arrow reads the escapes of a URI; fsspec takes it as it stands.
+        child = name if isinstance(self.filesystem, PyFileSystem) else quote(name)
+        return f"{base.rstrip('/')}/{child}{mark}{options}"
 
     @property
     def has_secret(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 from pyarrow.fs import FileType
@@ -15,6 +16,7 @@ from raypack.source.original import Original, unreadable
 from raypack.source.original_ipc import IpcFileOriginal, IpcStreamOriginal
 from raypack.source.original_parquet import ParquetOriginal
 
+_QUESTIONS = 32
 _KINDS: dict[str, type[Original]] = {
     "parquet": ParquetOriginal,
     "ipc_file": IpcFileOriginal,
@@ -60,20 +62,31 @@ def check_unchanged(originals: Iterable[OriginalFile]) -> None:
     Raises:
         SourceError: naming the first file that is missing or changed.
     """
-    for entry in originals:
-        place = locate(entry.uri)
-        info = place.filesystem.get_file_info(place.path)
-        if info.type != FileType.File:
-            raise SourceError(
-                f"{place.label} is missing, and an index holds no tokens of its own; restore the file"
-            )
-        if info.size != entry.bytes:
-            raise SourceError(
-                f"{place.label} had {entry.bytes} bytes when it was indexed and has {info.size} now; "
-                "restore the file, or index it again"
-            )
-        if modified_of(info) != entry.modified:
-            raise SourceError(
-                f"{place.label} was written again since it was indexed; index it again (where it holds the "
-                "same, the fingerprint stays)"
-            )
+    # Far away a question takes long, so that many are asked at once; here none is worth a thread.
+    entries = list(originals)
+    if all(locate(entry.uri).is_local for entry in entries):
+        for entry in entries:
+            _check_unchanged(entry)
+        return
+    with ThreadPoolExecutor(_QUESTIONS) as pool:
+        # In order, so that the first is named.
+        list(pool.map(_check_unchanged, entries))
+
+
+def _check_unchanged(entry: OriginalFile) -> None:
+    place = locate(entry.uri)
+    info = place.filesystem.get_file_info(place.path)
+    if info.type != FileType.File:
+        raise SourceError(
+            f"{place.label} is missing, and an index holds no tokens of its own; restore the file"
+        )
+    if info.size != entry.bytes:
+        raise SourceError(
+            f"{place.label} had {entry.bytes} bytes when it was indexed and has {info.size} now; "
+            "restore the file, or index it again"
+        )
+    if modified_of(info) != entry.modified:
+        raise SourceError(
+            f"{place.label} was written again since it was indexed; index it again (where it holds the "
+            "same, the fingerprint stays)"
+        )

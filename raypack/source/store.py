@@ -106,6 +106,12 @@ class ArrowSource:
         return self.manifest.has_labels
 
     @property
+    def prefers_blocks(self) -> bool:
+        """Whether one example costs the decoding of many, as in an index of Parquet: then shuffle blocks."""
+        index = self.manifest.index
+        return index is not None and any(original.kind == "parquet" for original in index.originals)
+
+    @property
     def lengths(self) -> LengthTable:
         """Tokens of each example, memory-mapped; digest and extremes come from the manifest."""
         if self._lengths is None:

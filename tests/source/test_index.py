@@ -388,3 +388,12 @@ def test_a_part_that_is_not_there_is_refused(tmp_path, kind, change):
     edit(tmp_path / "s", point_elsewhere)
     with pytest.raises(SourceError, match=r"cannot be read|must hold 99 values"):
         open_source(tmp_path / "s").take([0])
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_lists_of_a_fixed_size_are_lists(tmp_path, kind):
+    lists = pa.list_(pa.int16(), 2)
+    rows = pa.table({"input_ids": pa.array([[1, 2], [3, 4], [5, 6]], lists)})
+    source = make_source(tmp_path / "s", kind, [rows])
+    assert source.take([2, 0])["input_ids"].to_pylist() == [[5, 6], [1, 2]]
+    assert source.prefers_blocks == (kind == "parquet")
