@@ -185,7 +185,10 @@ def index(paths: tuple[str, ...], **options: Any) -> None:
     """
     from raypack.source import index_source
 
-    _show(index_source(paths, **options), _INDEXED)
+    source = index_source(paths, **options)
+    _show(source, _INDEXED)
+    if source.prefers_blocks:
+        click.echo("order        plan with shuffle='block': Parquet is decoded a row group at a time")
 
 
 def _fields(pairs: tuple[str, ...]) -> dict[str, str] | None:

@@ -50,8 +50,8 @@ class PromptEncoder:
 
     def encode(self, rows: Sequence[Row], counts: PrepareCounts) -> Examples:
         """Return the example of each row; labels are the ids, and -100 where a token is not trained on."""
-        prompts = [row.text("prompt", self._columns) for row in rows]
-        completions = [row.text("completion", self._columns) for row in rows]
+        prompts = [self._text(row, "prompt") for row in rows]
+        completions = [self._text(row, "completion") for row in rows]
         wholes = [prompt + completion for prompt, completion in zip(prompts, completions, strict=True)]
         lengths, ids = encode_checked(self._tokenizer, [*prompts, *wholes], rows, plain=True)
         parts = np.split(ids, np.cumsum(lengths)[:-1])
@@ -62,6 +62,14 @@ class PromptEncoder:
             )
         ]
         return self._join(rows, pairs)
+
+    def _text(self, row: Row, role: str) -> str:
+        if isinstance(row.fields[role], list):
+            raise row.fault(
+                f"field {self._columns[role]!r} must be a string, got list; write the messages of prompt and "
+                "completion as one list 'messages', and choose rows 'chat'"
+            )
+        return row.text(role, self._columns)
 
     def _pair(
         self,

@@ -110,6 +110,35 @@ def test_a_template_that_changes_earlier_turns_is_a_fault_with_its_remedies(tmp_
     assert trained(tmp_path, folder, result)[0][1] == ["<think>y</think>d<|im_end|>\n"]
 
 
+# Nothing stands before an answer but the end of the question, and only answers are closed.
+INSTRUCT = (
+    "{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}[INST] {{ message.content }} "
+    "[/INST]{% else %} {{ message.content }}{{ eos_token }}{% endif %}{% endfor %}"
+)
+
+
+def test_a_template_without_a_header_for_answers_is_understood(tmp_path, folders):
+    chat = say(("user", "a"), ("assistant", "Hi."), ("user", "b"), ("assistant", "Paris."))
+    template = INSTRUCT.replace("{{ bos_token }}", "<|endoftext|>")
+    result = run(tmp_path, folders["plain"], chat, chat_template=template)
+    assert trained(tmp_path, folders["plain"], result) == [
+        (
+            "<|endoftext|>[INST] a [/INST] Hi.<|im_end|>[INST] b [/INST] Paris.<|im_end|>",
+            [" Hi.<|im_end|>", " Paris.<|im_end|>"],
+        )
+    ]
+
+
+def test_an_answer_that_merges_with_what_stands_before_it_is_a_fault(tmp_path, folders):
+    # A byte pair of the last letter before the answer and the answer's first.
+    template = (
+        INSTRUCT.replace("{{ bos_token }}", "").replace("[/INST]", "[/INST] P").replace(" {{ m", "{{ m")
+    )
+    chat = say(("user", "a"), ("assistant", "aris."))
+    fault = run(tmp_path, folders["plain"], chat, chat_template=template).fault
+    assert "line 1: the chat up to messages[1] does not give the first tokens of the whole chat" in fault
+
+
 def test_a_chat_template_of_ones_own_takes_the_place_of_the_tokenizers(tmp_path, folders):
     result = run(tmp_path, folders["plain"], TWO, chat_template=MARKED)
     assert trained(tmp_path, folders["plain"], result)[0][1] == ["Hi.<|im_end|>", "Paris.<|im_end|>"]

@@ -106,7 +106,7 @@ def test_eos_after_an_empty_completion_is_not_trained_on(tmp_path, file):
         ),
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, "preference pairs are not trained on"),
         ({"prompt": "a", "completion": None}, "field 'completion' must be a string, got NoneType"),
-        ({"prompt": [{"role": "user"}], "completion": "x"}, "field 'prompt' must be a string, got list"),
+        ({"prompt": [{"role": "user"}], "completion": "x"}, "got list; write the messages of prompt and"),
         ({"messages": []}, "or choose rows 'chat'"),
         ({"text": "x"}, "or choose rows 'text'"),
         ({"prompt": "a", "completion": "\ud800"}, "half a surrogate pair"),

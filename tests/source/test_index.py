@@ -5,6 +5,7 @@ import os
 import pickle
 import shutil
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -397,3 +398,16 @@ def test_lists_of_a_fixed_size_are_lists(tmp_path, kind):
     source = make_source(tmp_path / "s", kind, [rows])
     assert source.take([2, 0])["input_ids"].to_pylist() == [[5, 6], [1, 2]]
     assert source.prefers_blocks == (kind == "parquet")
+
+
+def test_files_in_memory_have_no_date_and_are_known_by_their_size(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAYPACK_CACHE_DIR", str(tmp_path / "cache"))
+    root = f"memory://{tmp_path.name}"
+    with fsspec.open(f"{root}/x.parquet", "wb") as file:
+        pq.write_table(ROWS, file)
+    source = index_source(f"{root}/*.parquet", labels_column="labels", out=f"{root}-s")
+    assert source.take([3, 0])["labels"].to_pylist() == [[7], [1, -100]]
+    with fsspec.open(f"{root}/x.parquet", "wb") as file:
+        file.write(b"x")
+    with pytest.raises(SourceError, match=r"x\.parquet had \d+ bytes when it was indexed and has 1 now"):
+        open_source(source.path)
