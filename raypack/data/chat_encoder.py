@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from raypack.source.rows import IGNORED_LABEL
 
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 ASSISTANT = "assistant"
+_NOW = "strftime_now"
 
 
 class ChatEncoder:
@@ -60,6 +62,9 @@ class ChatEncoder:
             "train_on": options.train_on,
             "chat_template_digest": hashlib.sha256(template.encode()).hexdigest(),
         }
+        if _NOW in template:
+            # Such a template writes the day into every chat, so another day gives other tokens.
+            self.record["template_date"] = date.today().isoformat()
 
     def encode(self, rows: Sequence[Row], counts: PrepareCounts) -> Examples:
         """Return the example of each row; labels are the ids, and -100 where a token is not trained on."""

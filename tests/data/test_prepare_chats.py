@@ -1,5 +1,7 @@
 """Chats are rendered by the template, and trained on where an assistant wrote."""
 
+from datetime import date, timedelta
+
 import pytest
 
 pytest.importorskip("transformers")
@@ -250,3 +252,11 @@ def test_the_template_and_what_is_trained_on_are_in_the_manifest(tmp_path, folde
     assert own["chat_template_digest"] != record["chat_template_digest"]
     assert own["chat_template_digest"] == choose(path, f"hf:{folders['marked']}")["chat_template_digest"]
     assert choose(path, f"hf:{folders['marked']}")["tokenizer_digest"] != record["tokenizer_digest"]
+
+
+def test_a_template_that_writes_the_day_says_so_in_the_manifest(tmp_path, folders):
+    path = write_rows(tmp_path / "in.jsonl", [{"messages": TWO}])
+    dated = "{{ strftime_now('%d %b %Y') }}" + CHATML
+    assert "template_date" not in choose(path, f"hf:{folders['plain']}")
+    record = choose(path, f"hf:{folders['plain']}", chat_template=dated)
+    assert record["template_date"] in {str(date.today()), str(date.today() - timedelta(days=1))}

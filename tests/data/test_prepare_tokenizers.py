@@ -283,3 +283,16 @@ def test_a_tokenizer_of_ones_own_that_cannot_leave_its_tokens_out_is_refused():
     assert choose_special_tokens(Own(), None, None, answers=False).own
     with pytest.raises(PrepareError, match="cannot leave its own special tokens out; define encode_plain"):
         choose_special_tokens(Own(), False, None, answers=False)
+
+
+def test_several_tokens_on_either_side_are_kept_in_order(file):
+    record = json.loads(file.read_text())
+    tokenizer = Tokenizer.from_str(json.dumps(record))
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[BOS] a $A b [UNK]", special_tokens=[("[BOS]", 1), ("a", 2), ("b", 3), ("[UNK]", 0)]
+    )
+    tokenizer.save(str(file))
+    own = load_tokenizer(str(file))
+    assert settled(own)[1] == [[1, 2, 2, 3, 3, 0], [1, 2, 3, 3, 0]]
+    assert settled(own, bos=False) == ("3, 0 after", [[2, 3, 3, 0], [3, 3, 0]])
+    assert settled(own, eos=False) == ("1, 2 before", [[1, 2, 2, 3], [1, 2, 3]])

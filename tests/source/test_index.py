@@ -411,3 +411,16 @@ def test_files_in_memory_have_no_date_and_are_known_by_their_size(tmp_path, monk
         file.write(b"x")
     with pytest.raises(SourceError, match=r"x\.parquet had \d+ bytes when it was indexed and has 1 now"):
         open_source(source.path)
+
+
+def test_the_part_that_was_not_used_for_longest_goes_first(tmp_path, monkeypatch):
+    rows = pa.table({"input_ids": [[i] * 10 for i in range(6)]})
+    source = make_source(tmp_path / "s", "parquet", [rows])
+    size = source._shards.get(0).input_ids.nbytes + 2 * 16
+    monkeypatch.setattr("raypack.source.shard_cache.DECODED_BYTES", 2 * size)
+    loads = []
+    load = source._shards._load
+    source._shards._load = lambda number: loads.append(number) or load(number)
+    for index in (0, 2, 0, 4, 0, 2):
+        source.take([index])
+    assert loads == [1, 2, 1]
