@@ -12,6 +12,8 @@ from raypack.data.tokenizers import TextTokenizer
 from raypack.data.tokenizers.base import Encoded
 from raypack.errors import PrepareError
 
+_PROBES = ("a", "b", "7 c")
+
 Choice = bool | str | None
 """None: as the tokenizer does by itself; True or a token's text: that one token; False: none."""
 
@@ -78,14 +80,25 @@ def choose_special_tokens(
 
 def _own(tokenizer: TextTokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return what the tokenizer puts before and after a text by itself."""
-    whole, plain = tokenizer.encode(["a"])[1].tolist(), tokenizer.encode_plain(["a"])[1].tolist()
-    for start in range(len(whole) - len(plain) + 1):
-        if plain and whole[start : start + len(plain)] == plain:
-            return tuple(whole[:start]), tuple(whole[start + len(plain) :])
-    raise PrepareError(
-        f"the special tokens of tokenizer {tokenizer.kind!r} cannot be told from the text; "
-        "choose both bos and eos"
-    )
+    # A probe may look like what stands around it, but not all of them do in the same way.
+    splits = set.intersection(*(_splits(tokenizer, probe) for probe in _PROBES))
+    if len(splits) != 1:
+        raise PrepareError(
+            f"the special tokens of tokenizer {tokenizer.kind!r} cannot be told from the text; "
+            "choose both bos and eos"
+        )
+    return splits.pop()
+
+
+def _splits(tokenizer: TextTokenizer, probe: str) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Return every pair of what may stand before and after a probe's own tokens."""
+    whole, plain = tokenizer.encode([probe])[1].tolist(), tokenizer.encode_plain([probe])[1].tolist()
+    size = len(plain)
+    return {
+        (tuple(whole[:start]), tuple(whole[start + size :]))
+        for start in range(len(whole) - size + 1)
+        if plain and whole[start : start + size] == plain
+    }
 
 
 def _chosen(
