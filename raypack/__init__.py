@@ -40,7 +40,7 @@ _HOME = {
         "build_cross_doc_mask",
         "select_packing_strategy",
     ),
-    "raypack.source": ("ArrowSource", "open_source", "write_source"),
+    "raypack.source": ("ArrowSource", "index_source", "open_source", "write_source"),
     "raypack.collate": ("PackedBatch", "build_attention_mask", "pick_attention", "assert_isolated"),
     "raypack.data": ("DeviceCollate", "prepare"),
     "raypack.report": ("verify",),

@@ -2,6 +2,6 @@
 
 from raypack.data.device_collate import DeviceCollate
 from raypack.data.prepare_job import prepare
-from raypack.data.tokenizers import TextTokenizer
+from raypack.data.tokenizers import TextTokenizer, TiktokenTokenizer
 
-__all__ = ["DeviceCollate", "TextTokenizer", "prepare"]
+__all__ = ["DeviceCollate", "TextTokenizer", "TiktokenTokenizer", "prepare"]

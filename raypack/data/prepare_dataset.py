@@ -13,13 +13,13 @@ import ray.exceptions
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from raypack.data.inputs import Chunk
+from raypack.data.chunks import Chunk
+from raypack.data.example_reader import ExampleReader
 from raypack.data.iteration import closing_batches
 from raypack.data.prepare_chunk import ChunkResult, failed, prepare_chunk, read_results
 from raypack.data.prepare_gate import ATTEMPTS
 from raypack.data.prepare_options import PrepareOptions
 from raypack.data.prepare_quiet import quiet
-from raypack.data.tokenizers import TextTokenizer
 
 _NAME = "raypack_prepare"
 
@@ -31,13 +31,13 @@ class ChunkWork:
     Attributes:
         chunks: The chunks, in order.
         out: The source's folder.
-        tokenizer: Turns text into ids; sent to each node once.
+        reader: Makes examples of their rows; sent to each node once.
         options: What the user chose.
     """
 
     chunks: tuple[Chunk, ...]
     out: str
-    tokenizer: TextTokenizer
+    reader: ExampleReader[Any]
     options: PrepareOptions
 
 
@@ -48,7 +48,7 @@ class _ChunkDatasource(Datasource):
         super().__init__()
         self._work = work
         self._gate = gate
-        self._tokenizer = ray.put(work.tokenizer)
+        self._reference = ray.put(work.reader)
 
     def get_name(self) -> str:
         """Return the name in Ray Data's plans and logs."""
@@ -66,15 +66,15 @@ class _ChunkDatasource(Datasource):
 
     def _reader(self, chunk: Chunk) -> Callable[[], Iterable[pa.Table]]:
         out, options = self._work.out, self._work.options
-        gate, tokenizer = self._gate, self._tokenizer
-        return lambda: [_attempt(chunk, out, tokenizer, options, gate).to_table()]
+        gate, reader = self._gate, self._reference
+        return lambda: [_attempt(chunk, out, reader, options, gate).to_table()]
 
 
 def _metadata() -> BlockMetadata:
     return BlockMetadata(num_rows=1, size_bytes=None, input_files=None, exec_stats=None)
 
 
-def _attempt(chunk: Chunk, out: str, tokenizer: Any, options: PrepareOptions, gate: Any) -> ChunkResult:
+def _attempt(chunk: Chunk, out: str, reader: Any, options: PrepareOptions, gate: Any) -> ChunkResult:
     """Prepare a chunk in a worker, unless the job has ended or the chunk has killed too many workers.
 
     Ray Data tries a dead task again for ever, so the attempts are counted here.
@@ -86,7 +86,7 @@ def _attempt(chunk: Chunk, out: str, tokenizer: Any, options: PrepareOptions, ga
             return failed(chunk.number, "the job has ended")
         if attempt > ATTEMPTS:
             return failed(chunk.number, _deaths(chunk))
-        return prepare_chunk(chunk, out, ray.get(tokenizer), options)
+        return prepare_chunk(chunk, out, ray.get(reader), options)
     except ray.exceptions.RaySystemError as error:
         # Ray's word for an object that cannot be unpickled; Ray Data would try again for ever.
         reason = str(error).split("\n")[0]

@@ -1,28 +1,32 @@
-"""The prepare job: text in, a source out, through Ray Data."""
+"""The prepare job: rows in, a source out, through Ray Data."""
 
 from __future__ import annotations
 
 import logging
 import os
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 
 import ray
 import ray.exceptions
 
-from raypack.data.inputs import Chunk, cut_chunks, find_inputs
+from raypack.data.choose_reader import choose_reader, record_of
+from raypack.data.chunks import Chunk, cut_chunks
+from raypack.data.inputs import find_inputs
 from raypack.data.prepare_chunk import ChunkResult
+from raypack.data.prepare_counts import PrepareCounts
 from raypack.data.prepare_dataset import ChunkWork, run_chunks
 from raypack.data.prepare_gate import drain, open_gate
 from raypack.data.prepare_nodes import check_nodes
-from raypack.data.prepare_options import CHUNK_BYTES, PrepareCounts, PrepareOptions
-from raypack.data.tokenizers import TextTokenizer, load_tokenizer
+from raypack.data.prepare_options import PrepareOptions
+from raypack.data.special_tokens import Choice
+from raypack.data.tokenizers import TextTokenizer
 from raypack.errors import PrepareError
 from raypack.source import ArrowSource, open_source
 from raypack.source.location import locate
+from raypack.source.manifest_writer import ManifestWriter
 from raypack.source.target import new_folder, refuse_existing
-from raypack.source.write import ManifestWriter
 
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(: .*)?$")
 
@@ -34,30 +38,57 @@ def prepare(
     inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     out: str | os.PathLike[str],
     *,
+    rows: str = "text",
     tokenizer: str | TextTokenizer = "bytes",
     text_field: str = "text",
+    fields: Mapping[str, str] | None = None,
+    train_on: str = "answers",
+    unsupervised: str = "error",
+    boundary: str = "error",
+    bos: Choice = None,
+    eos: Choice = None,
+    chat_template: str | os.PathLike[str] | None = None,
     max_length: int | None = None,
     oversize: str = "error",
-    chunk_bytes: int = CHUNK_BYTES,
+    chunk_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> ArrowSource:
-    """Tokenise text into a new source, in parallel, in the order of the input.
+    """Tokenise rows into a new source, in parallel, in the order of the input.
 
-    A ``.jsonl`` or ``.ndjson`` file holds a document a line; any other file is one document, in UTF-8.
-    Empty documents are left out. The result depends on the input and the arguments alone, not on the
-    number of CPUs. A running Ray is used; otherwise a local one is started for the time of the job (or
-    the cluster of ``RAY_ADDRESS`` joined).
+    A ``.jsonl`` or ``.ndjson`` file holds a row a line, a ``.parquet`` file its rows; any other file is one
+    text, in UTF-8. Lines and texts may be compressed (``.gz``, ``.zst``, ``.bz2``, ``.xz``). Empty rows are
+    left out. The result depends on the input and the arguments alone, not on the number of CPUs. A running
+    Ray is used; otherwise a local one is started for the time of the job (or the cluster of ``RAY_ADDRESS``
+    joined).
 
     Args:
-        inputs: Files and folders, as paths or URIs; folders are walked, their files sorted.
+        inputs: Files, folders and patterns, as paths or URIs; folders are walked, their files sorted.
         out: The folder to make; nothing may lie there.
-        tokenizer: ``bytes`` (UTF-8 bytes as ids 0 to 255), the path of a ``tokenizers`` JSON file, or
-            ``hf:`` and the path of a Hugging Face folder; or a `TextTokenizer` of your own.
-        text_field: The field of a JSON line that holds the text.
+        rows: What a row is. ``text``: a document. ``prompt``: ``prompt`` and ``completion``, one text.
+            ``chat``: ``messages`` with ``role`` and ``content`` (and ``tools``, where there are any), which
+            the chat template of a Hugging Face tokenizer renders. ``tokens``: ``input_ids`` made before, in
+            Parquet, with ``labels`` and ``attention_mask`` where there are any. All but ``text`` give labels
+            (``tokens`` where it has them): -100 where a token is not trained on.
+        tokenizer: ``bytes`` (UTF-8 bytes as ids 0 to 255); the path of a ``tokenizers`` JSON file, of a
+            ``.model`` file of sentencepiece or of a ``.tiktoken`` file; ``hf:`` and the path of a folder of
+            transformers; ``tiktoken:`` and the name of an encoding; or a `TextTokenizer` of your own.
+        text_field: The column that holds the text of rows ``text``.
+        fields: The columns of other rows that are not named like what they are for:
+            ``{"prompt": "question", "completion": "answer"}``.
+        train_on: ``answers``: the completion; what an assistant says in a chat. ``last_answer``: the last
+            thing it says. ``all``: every token.
+        unsupervised: What happens to an example without a token to train on: ``error`` or ``drop``.
+        boundary: What happens where the last tokens of a prompt merge with its completion's first:
+            ``error``, or ``apart``: such a row's two parts are tokenised on their own.
+        bos: What stands before a text: None for what the tokenizer adds by itself, True for its BOS token,
+            the text of a token for that one, False for nothing.
+        eos: What stands after it, likewise. A prompt's completion ends with EOS unless this is False.
+        chat_template: A file with a Jinja template, in place of the tokenizer's own.
         max_length: Tokens of an example at the most; None for no limit.
-        oversize: What happens to a longer document: ``error``, ``split``, ``truncate`` or ``drop``; all
-            but the first need ``max_length``.
-        chunk_bytes: Bytes of input that one task reads, about; shards follow it.
+        oversize: What happens to a longer one: ``error``, ``split``, ``truncate`` or ``drop``; all but the
+            first need ``max_length``.
+        chunk_bytes: Bytes of input that one task reads, about; shards follow it. None takes 64 MiB, and
+            8 MiB of prompts and chats. One task reads a whole compressed file.
         progress: Called after each chunk with the counts so far and the bytes of the whole input.
 
     Returns:
@@ -66,31 +97,59 @@ def prepare(
     Raises:
         TypeError: An argument has a wrong type.
         SourceError: ``out`` exists already.
-        PrepareError: An input or the tokenizer cannot be read, a document is bad (the message names file
-            and line of the first), or a worker died again and again. Nothing is left at ``out``.
+        PrepareError: An input or the tokenizer cannot be read, a row is bad (the message names file and line
+            of the first), or a worker died again and again. Nothing is left at ``out``.
     """
     refuse_existing(locate(out))
     options = PrepareOptions(
-        text_field=text_field, max_length=max_length, oversize=oversize, chunk_bytes=chunk_bytes
+        rows=rows,
+        text_field=text_field,
+        fields=fields,
+        train_on=train_on,
+        unsupervised=unsupervised,
+        boundary=boundary,
+        bos=bos,
+        eos=eos,
+        chat_template=None if chat_template is None else _read_template(chat_template),
+        max_length=max_length,
+        oversize=oversize,
+        chunk_bytes=chunk_bytes,
     )
     files = find_inputs(inputs)
-    encoder = load_tokenizer(tokenizer)
-    chunks = cut_chunks(files, options.chunk_bytes)
+    reader = choose_reader(files, tokenizer, options)
+    chunks = cut_chunks(files, options.task_bytes)
     counts = PrepareCounts()
     with _ray_running(), new_folder(out) as folder, ManifestWriter(folder) as manifest:
         check_nodes([folder.uri, *dict.fromkeys(file.uri for file in files)])
-        work = ChunkWork(chunks, folder.uri, encoder, options)
+        work = ChunkWork(chunks, folder.uri, reader, options)
         total = sum(chunk.bytes for chunk in chunks)
         # Closed here, so that no task is at work any more when a failure removes the folder.
         with closing(_run(work)) as results:
             for result in results:
                 counts.add(result.counts)
-                if result.shard is not None:
-                    manifest.add(result.shard, result.lengths, result.lengths - 1)
+                _add(manifest, result)
                 if progress is not None:
                     progress(counts, total)
-        manifest.finish(has_labels=False, prepared=options.record(encoder), counts=counts.to_dict())
+        manifest.finish(
+            has_labels=reader.has_labels, prepared=record_of(reader, options), counts=counts.to_dict()
+        )
         return open_source(out)
+
+
+def _read_template(path: str | os.PathLike[str]) -> str:
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PrepareError(f"chat_template must be a readable file in UTF-8: {error}") from error
+
+
+def _add(manifest: ManifestWriter, result: ChunkResult) -> None:
+    first = 0
+    for shard in result.shards:
+        rows = slice(first, first + shard.examples)
+        manifest.add(shard, result.lengths[rows], result.supervised[rows])
+        first += shard.examples
 
 
 def _run(work: ChunkWork) -> Generator[ChunkResult, None, None]:

@@ -1,40 +1,89 @@
-"""How documents become examples, and what is counted on the way."""
+"""How rows become examples."""
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from raypack.arguments import choice, integer, optional_integer, text
-from raypack.data.tokenizers import TextTokenizer
+from raypack.arguments import choice, optional_integer
+from raypack.arguments import text as text_argument
+from raypack.data.row_columns import RowColumns, row_columns
+from raypack.data.special_tokens import Choice, check_choice
 from raypack.errors import PrepareError
-from raypack.source.manifest import Scalar
+from raypack.source.views import OVERSIZE
 
-OVERSIZE = ("error", "split", "truncate", "drop")
-CHUNK_BYTES = 64 << 20
-"""Bytes of input a task: a worker needs about ten times that of memory for byte tokens."""
+TRAIN_ON = ("answers", "last_answer", "all")
+UNSUPERVISED = ("error", "drop")
+BOUNDARY = ("error", "apart")
+CHUNK_BYTES = {"text": 64 << 20, "tokens": 64 << 20, "prompt": 8 << 20, "chat": 8 << 20}
+"""Bytes of input a task, about: a worker needs ten times 64 MiB of memory for byte tokens, and minutes for
+8 MiB of chats."""
 _MAXIMUM_LENGTH = 2**31 - 1
+
+# The kinds of rows that have a use for an option; elsewhere anything but its default is a mistake.
+_USES = {
+    "train_on": ("prompt", "chat"),
+    "unsupervised": ("prompt", "chat", "tokens"),
+    "boundary": ("prompt",),
+    "bos": ("text", "prompt"),
+    "eos": ("text", "prompt"),
+    "chat_template": ("chat",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareOptions:
-    """What a user chose.
+    """What a user chose; see `raypack.data.prepare`.
 
     Attributes:
-        text_field: The field of a JSON line that holds the text.
+        rows: What a row is, one of `raypack.data.row_columns.ROWS`.
+        text_field: The column with the text of rows ``text``.
+        fields: The columns of the other kinds, by role, where they are not named like it.
+        train_on: Which tokens of a prompt or a chat are trained on: one of `TRAIN_ON`.
+        unsupervised: What happens to an example without a token to train on: one of `UNSUPERVISED`.
+        boundary: What happens where the tokens of a prompt merge with its completion's: one of `BOUNDARY`.
+        bos: The special token before a text.
+        eos: The special token after it.
+        chat_template: The text of a Jinja template in place of the tokenizer's own.
         max_length: Tokens of an example at the most; None for no limit.
-        oversize: What happens to a longer document: one of `OVERSIZE`; all but ``error`` need a limit.
-        chunk_bytes: Bytes of input that one task reads, about.
+        oversize: What happens to a longer one: one of `OVERSIZE`; all but ``error`` need a limit.
+        chunk_bytes: Bytes of input that one task reads, about; None takes what suits the rows.
+        columns: Where the values of a row are found; settled from the above.
     """
 
+    rows: str = "text"
     text_field: str = "text"
+    fields: Mapping[str, str] | None = None
+    train_on: str = "answers"
+    unsupervised: str = "error"
+    boundary: str = "error"
+    bos: Choice = None
+    eos: Choice = None
+    chat_template: str | None = None
     max_length: int | None = None
     oversize: str = "error"
-    chunk_bytes: int = CHUNK_BYTES
+    chunk_bytes: int | None = None
+    columns: RowColumns = field(init=False)
 
     def __post_init__(self) -> None:
-        text("text_field", self.text_field, error=PrepareError)
+        object.__setattr__(self, "columns", row_columns(self.rows, self.text_field, self.fields))
+        choice("train_on", self.train_on, TRAIN_ON, error=PrepareError)
+        choice("unsupervised", self.unsupervised, UNSUPERVISED, error=PrepareError)
+        choice("boundary", self.boundary, BOUNDARY, error=PrepareError)
+        check_choice("bos", self.bos)
+        check_choice("eos", self.eos)
+        if self.chat_template is not None:
+            text_argument("chat_template", self.chat_template, error=PrepareError)
         choice("oversize", self.oversize, OVERSIZE, error=PrepareError)
+        self._check_limits()
+        self._check_uses()
+
+    @property
+    def task_bytes(self) -> int:
+        """Bytes of input that one task reads, about."""
+        return CHUNK_BYTES[self.rows] if self.chunk_bytes is None else self.chunk_bytes
+
+    def _check_limits(self) -> None:
         limit = optional_integer(
             "max_length", self.max_length, minimum=1, maximum=_MAXIMUM_LENGTH, error=PrepareError
         )
@@ -43,53 +92,16 @@ class PrepareOptions:
             raise PrepareError(
                 f"oversize {self.oversize!r} needs max_length, the most tokens of an example; give it too"
             )
-        chunk = integer("chunk_bytes", self.chunk_bytes, minimum=1, error=PrepareError)
+        chunk = optional_integer("chunk_bytes", self.chunk_bytes, minimum=1, error=PrepareError)
         object.__setattr__(self, "chunk_bytes", chunk)
 
-    def record(self, tokenizer: TextTokenizer) -> dict[str, Scalar]:
-        """Return what the manifest says of how the tokens were made."""
-        return {
-            "tokenizer": tokenizer.kind,
-            "tokenizer_digest": tokenizer.digest,
-            "vocabulary": tokenizer.vocabulary,
-            "special_tokens": "the tokenizer's own" if tokenizer.special_tokens else "none",
-            "text_field": self.text_field,
-            "max_length": self.max_length,
-            "oversize": None if self.max_length is None else self.oversize,
-        }
-
-
-@dataclass(slots=True)
-class PrepareCounts:
-    """What happened to the documents.
-
-    Attributes:
-        bytes: Bytes of input.
-        documents: Documents read, empty ones among them.
-        empty: Documents without a token, left out.
-        split: Documents cut into pieces because they were too long.
-        pieces: Pieces that these gave.
-        truncated: Documents cut short.
-        dropped: Documents left out because they were too long.
-        examples: Examples written.
-        tokens: Tokens written.
-    """
-
-    bytes: int = 0
-    documents: int = 0
-    empty: int = 0
-    split: int = 0
-    pieces: int = 0
-    truncated: int = 0
-    dropped: int = 0
-    examples: int = 0
-    tokens: int = 0
-
-    def add(self, other: PrepareCounts) -> None:
-        """Add another's counts to these."""
-        for field in dataclasses.fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-
-    def to_dict(self) -> dict[str, int]:
-        """Return the counts by name."""
-        return dataclasses.asdict(self)
+    def _check_uses(self) -> None:
+        defaults = {"train_on": "answers", "unsupervised": "error", "boundary": "error"}
+        for name, kinds in _USES.items():
+            if self.rows not in kinds and getattr(self, name) != defaults.get(name):
+                listed = " and ".join(map(repr, kinds))
+                raise PrepareError(
+                    f"{name} is for rows {listed}, got rows {self.rows!r}; leave it out, or choose other rows"
+                )
+        if self.rows == "prompt" and self.train_on == "last_answer":
+            raise PrepareError("train_on must be 'answers' or 'all' for rows 'prompt', got 'last_answer'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import numpy as np
@@ -13,7 +14,7 @@ from raypack.source.cache import NodeCache
 from raypack.source.location import Location
 from raypack.source.manifest import MANIFEST_FILE, ShardEntry, SourceManifest, TableEntry
 from raypack.source.manifest_json import parse_manifest
-from raypack.source.shards import Shard, digest_of_columns, map_shard
+from raypack.source.shards import Shard
 from raypack.source.tables import digest_of_table, map_table
 
 
@@ -60,8 +61,8 @@ def _check_size(folder: Location, entry: ShardEntry | TableEntry, size: int | No
         )
 
 
-class SourceFiles:
-    """Maps the files of one source.
+class SourceFiles(ABC):
+    """The files of one source: tables in its folder, and tokens there or elsewhere.
 
     Attributes:
         folder: Where the source lies.
@@ -75,9 +76,21 @@ class SourceFiles:
         self.fingerprint = manifest.fingerprint
         self._cache = None if folder.is_local else NodeCache(folder, self.fingerprint)
 
+    @abstractmethod
+    def shard(self, number: int) -> Shard:
+        """Return a shard, checked against the manifest."""
+
+    @abstractmethod
+    def name_of(self, number: int) -> str:
+        """Return a shard as messages name it."""
+
+    @abstractmethod
+    def verify_shard(self, number: int) -> None:
+        """Compare the digest of a shard with the manifest; raise SourceError where it differs."""
+
     def table(self, entry: TableEntry) -> NDArray[np.int32]:
         """Return a memory-mapped table, int32 (n,)."""
-        path = self._local(entry, lambda copy: _check_table(copy, entry))
+        path = self.local(entry, lambda copy: _check_table(copy, entry))
         table = map_table(path)
         if len(table) != self.manifest.examples:
             raise SourceError(
@@ -85,36 +98,22 @@ class SourceFiles:
             )
         return table
 
-    def shard(self, number: int) -> Shard:
-        """Return a memory-mapped shard."""
-        entry = self.manifest.shards[number]
-        return self._map(self._local(entry, lambda copy: self._check_shard(copy, entry)), entry)
-
     def verify(self) -> None:
         """Compare the digest of every file with the manifest.
 
         Raises:
             SourceError: naming the first file that differs.
         """
-        for entry in self.manifest.shards:
-            self._check_shard(self._local(entry, lambda _: None), entry)
-        for table in (self.manifest.lengths, self.manifest.supervised):
-            _check_table(self._local(table, lambda _: None), table)
+        for number in range(len(self.manifest.shards)):
+            self.verify_shard(number)
+        for table in self.manifest.tables:
+            _check_table(self.local(table, lambda _: None), table)
 
-    def _local(self, entry: ShardEntry | TableEntry, check: Callable[[str], None]) -> str:
+    def local(self, entry: ShardEntry | TableEntry, check: Callable[[str], None]) -> str:
+        """Return the path of a file of the folder on this machine; ``check`` is called for a new copy."""
         if self._cache is None:
             return self.folder.child(entry.file)
         return self._cache.fetch(entry.file, entry.bytes, check)
-
-    def _map(self, path: str, entry: ShardEntry) -> Shard:
-        return map_shard(path, entry, self.manifest.columns)
-
-    def _check_shard(self, path: str, entry: ShardEntry) -> None:
-        shard = self._map(path, entry)
-        if digest_of_columns(shard.input_ids, shard.labels) != entry.digest:
-            raise SourceError(
-                f"{entry.file} ({path}) holds other tokens than its manifest says; restore the source"
-            )
 
 
 def _check_table(path: str, entry: TableEntry) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import fsspec
 from pyarrow import ArrowInvalid
@@ -39,6 +39,20 @@ class Location:
     def child(self, name: str) -> str:
         """Return the path inside the file system of the file ``name`` in this folder."""
         return f"{self.path.rstrip('/')}/{name}"
+
+    def child_uri(self, name: str) -> str:
+        """Return the file ``name`` in this folder on its own: a path, or a URI with its options."""
+        if self.is_local:
+            return f"{self.uri.rstrip('/')}/{name}"
+        base, mark, options = self.uri.partition("?")
+        # Arrow reads the escapes of a URI; fsspec takes it as it stands.
+        child = name if isinstance(self.filesystem, PyFileSystem) else quote(name)
+        return f"{base.rstrip('/')}/{child}{mark}{options}"
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether the URI itself holds a password or a key."""
+        return not self.is_local and _SECRET.search(self.uri) is not None
 
     @property
     def label(self) -> str:

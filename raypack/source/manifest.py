@@ -15,6 +15,7 @@ VERSION = 1
 MANIFEST_FILE = "manifest.json"
 LENGTHS_FILE = "lengths.i32"
 SUPERVISED_FILE = "supervised.i32"
+STARTS_FILE = "starts.i32"
 COLUMN_TYPE = "large_list<int32>"
 
 Scalar = str | int | float | bool | None
@@ -37,6 +38,61 @@ class ShardEntry:
     examples: int
     tokens: int
     digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentEntry:
+    """A part of an original file that is read at once: a row group of Parquet, a record batch of Arrow IPC.
+
+    Attributes:
+        original: The place of its file among the originals.
+        part: What finds it there: the number of the row group or batch; in a stream its message's byte.
+        examples: Number of examples in it.
+        tokens: Number of tokens of these.
+        values: Number of tokens of all its rows, those that no example holds among them.
+        digest: SHA-256 (hex) of all its tokens, then of their labels, as little-endian int32.
+    """
+
+    original: int
+    part: int
+    examples: int
+    tokens: int
+    values: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OriginalFile:
+    """A file that an index points into.
+
+    Attributes:
+        uri: Its path or URI.
+        kind: ``parquet``, ``ipc_file`` or ``ipc_stream``.
+        bytes: Exact size of the file.
+        modified: When it was last changed, in nanoseconds; None where its file system does not say.
+    """
+
+    uri: str
+    kind: str
+    bytes: int
+    modified: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexEntry:
+    """Where an index finds its tokens.
+
+    Attributes:
+        originals: The files, in the order of the examples.
+        column: The column of the tokens.
+        labels_column: The column of the labels; None where there are none.
+        starts: The table of each example's first token, counted in its segment.
+    """
+
+    originals: tuple[OriginalFile, ...]
+    column: str
+    labels_column: str | None
+    starts: TableEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,26 +132,28 @@ class SourceManifest:
         tokens: Number of tokens of all examples.
         supervised_tokens: Number of label tokens; a document's first label does not count.
         has_labels: Whether there is a column ``labels``.
-        shards: The shards, in the order of the examples.
+        shards: The shards, in the order of the examples; the segments of the originals in an index.
         lengths: The table of lengths in tokens.
         supervised: The table of label tokens per example.
         shortest: The first of the shortest examples; None where there are none.
         longest: The first of the longest examples; None where there are none.
         prepared: How the tokens were made (tokenizer, splitting); part of the fingerprint.
         counts: What the preparation read, wrote, split and dropped; not part of the fingerprint.
+        index: Where the tokens lie, in an index of files that stay as they are; None in a store.
     """
 
     examples: int
     tokens: int
     supervised_tokens: int
     has_labels: bool
-    shards: tuple[ShardEntry, ...]
+    shards: tuple[ShardEntry, ...] | tuple[SegmentEntry, ...]
     lengths: TableEntry
     supervised: TableEntry
     shortest: Extreme | None
     longest: Extreme | None
     prepared: Mapping[str, Scalar] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
+    index: IndexEntry | None = None
 
     def __post_init__(self) -> None:
         for name, kinds in (("prepared", (str, int, float, bool, type(None))), ("counts", (int,))):
@@ -107,8 +165,14 @@ class SourceManifest:
 
     @property
     def entries(self) -> tuple[ShardEntry | TableEntry, ...]:
-        """All files but the manifest, shards first."""
-        return (*self.shards, self.lengths, self.supervised)
+        """All files of the folder but the manifest, shards first."""
+        shards = tuple(shard for shard in self.shards if isinstance(shard, ShardEntry))
+        return (*shards, *self.tables)
+
+    @property
+    def tables(self) -> tuple[TableEntry, ...]:
+        """The tables: lengths, label tokens and, in an index, first tokens."""
+        return (self.lengths, self.supervised, *((self.index.starts,) if self.index is not None else ()))
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -132,18 +196,20 @@ class SourceManifest:
 
         Sizes of files are left out: the same rows written by another Arrow release are the same source.
         """
-        return digest_of(
-            {
-                "version": VERSION,
-                "schema": self.schema,
-                "examples": self.examples,
-                "tokens": self.tokens,
-                "contents": self.contents,
-                "lengths": self.lengths.digest,
-                "supervised": self.supervised.digest,
-                "prepared": dict(self.prepared),
-            }
-        )
+        record: dict[str, object] = {
+            "version": VERSION,
+            "schema": self.schema,
+            "examples": self.examples,
+            "tokens": self.tokens,
+            "contents": self.contents,
+            "lengths": self.lengths.digest,
+            "supervised": self.supervised.digest,
+            "prepared": dict(self.prepared),
+        }
+        if self.index is not None:
+            # Names, sizes and dates of the originals are left out too: only what they hold counts.
+            record["starts"] = self.index.starts.digest
+        return digest_of(record)
 
 
 def digest_of(record: Mapping[str, object]) -> str:

@@ -94,15 +94,15 @@ def _check_columns(names: tuple[str, ...], before: tuple[str, ...] | None) -> No
 
 
 def _read_batch(batch: pa.RecordBatch, first: int) -> Rows:
-    lengths, ids = _read_column(batch, "input_ids", first)
-    _check_values("input_ids", ids, lengths, ids < 0, "at least 0", first)
+    lengths, ids = read_lists(batch, "input_ids", first)
+    check_values("input_ids", ids, lengths, ids < 0, "at least 0", first)
     if not lengths.all():
         raise SourceError(
             f"example {first + int(np.argmin(lengths))} has no tokens; leave empty examples out"
         )
     if "labels" not in batch.schema.names:
         return Rows(lengths, ids, None)
-    label_lengths, labels = _read_column(batch, "labels", first)
+    label_lengths, labels = read_lists(batch, "labels", first)
     if not np.array_equal(label_lengths, lengths):
         row = int(np.argmax(label_lengths != lengths))
         raise SourceError(
@@ -110,23 +110,46 @@ def _read_batch(batch: pa.RecordBatch, first: int) -> Rows:
             f"labels and {int(lengths[row])} tokens"
         )
     wrong = (labels < 0) & (labels != IGNORED_LABEL)
-    _check_values("labels", labels, lengths, wrong, f"at least 0, or {IGNORED_LABEL} (not trained)", first)
+    check_values("labels", labels, lengths, wrong, f"at least 0, or {IGNORED_LABEL} (not trained)", first)
     return Rows(lengths, ids, labels)
 
 
-def _check_values(
-    name: str, values: NDArray[Any], lengths: NDArray[Any], wrong: NDArray[Any], rule: str, first: int
+def check_values(
+    name: str,
+    values: NDArray[Any],
+    lengths: NDArray[Any],
+    wrong: NDArray[Any],
+    rule: str,
+    first: int,
+    *,
+    unit: str = "example",
 ) -> None:
+    """Raise SourceError at the first value (t,) that is ``wrong`` (t,); see `read_lists` for the rest."""
     if wrong.any():
         token = int(np.argmax(wrong))
         row = int(np.searchsorted(np.cumsum(lengths, dtype=np.int64), token, side="right"))
-        raise SourceError(f"{name} must be {rule}; example {first + row} has {int(values[token])}")
+        raise SourceError(f"{name} must be {rule}; {unit} {first + row} has {int(values[token])}")
 
 
-def _read_column(batch: pa.RecordBatch, name: str, first: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return lengths int32 (n,) and flat values int32 (t,) of a list column."""
+def read_lists(
+    batch: pa.RecordBatch, name: str, first: int, *, unit: str = "example"
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return lengths int32 (n,) and flat values int32 (t,) of a list column.
+
+    Args:
+        batch: The rows.
+        name: Name of the column.
+        first: The number of the first row, for messages.
+        unit: What messages call a row.
+
+    Raises:
+        SourceError: the column holds no lists of integers that fit int32, or holds nulls.
+    """
     column = batch.column(name)
     kind = column.type
+    if pa.types.is_fixed_size_list(kind):
+        column = column.cast(pa.list_(kind.value_type))
+        kind = column.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_integer(
         kind.value_type
     ):
@@ -135,7 +158,7 @@ def _read_column(batch: pa.RecordBatch, name: str, first: int) -> tuple[NDArray[
         )
     if column.null_count:
         row = int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
-        raise SourceError(f"{name} must have no nulls; example {first + row} is null")
+        raise SourceError(f"{name} must have no nulls; {unit} {first + row} is null")
     if not len(column):
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
     # The offsets of a sliced column do not start at 0, and its values are those of the whole column.
@@ -144,13 +167,13 @@ def _read_column(batch: pa.RecordBatch, name: str, first: int) -> tuple[NDArray[
     if values.null_count:
         token = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False))) + int(offsets[0])
         row = int(np.searchsorted(offsets, token, side="right")) - 1
-        raise SourceError(f"{name} must have no nulls; example {first + row} holds one")
+        raise SourceError(f"{name} must have no nulls; {unit} {first + row} holds one")
     try:
         narrow = pc.cast(values, pa.int32()).to_numpy()
         return pc.cast(pa.array(np.diff(offsets)), pa.int32()).to_numpy(), narrow
     except pa.ArrowInvalid as error:
         raise SourceError(
-            f"{name} must fit int32 (examples {first} to {first + batch.num_rows - 1}): {error}"
+            f"{name} must fit int32 ({unit}s {first} to {first + batch.num_rows - 1}): {error}"
         ) from error
 
 

@@ -20,22 +20,26 @@ LIST_TYPE = pa.large_list(pa.int32())
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A memory-mapped shard.
+    """The columns of a shard, or of a segment of an original file.
 
     Attributes:
-        edges: int64 (n + 1,), where each row begins in the columns; a view that gives plain integers.
-        input_ids: int32 (t,), the tokens of all rows.
-        labels: int32 (t,), the labels of all rows; None where there are none.
+        starts: int64 (n,), where each example begins in the columns; a view that gives plain integers.
+        ends: int64 (n,), where it ends.
+        input_ids: Integers (t,), the tokens of all rows; int32 in a store, what the file holds in an index.
+        labels: Integers (t,), their labels; None where there are none.
+        is_mapped: Whether the columns are memory-mapped, so that keeping them costs nothing.
     """
 
-    edges: memoryview
-    input_ids: NDArray[np.int32]
-    labels: NDArray[np.int32] | None
+    starts: memoryview
+    ends: memoryview
+    input_ids: NDArray[np.integer[Any]]
+    labels: NDArray[np.integer[Any]] | None
+    is_mapped: bool = True
 
 
-def shard_file(number: int) -> str:
-    """Return the file name of the shard at a place in the order."""
-    return f"shard-{number:06d}.arrow"
+def shard_file(number: int, part: int = 0) -> str:
+    """Return the file name of the shard at a place in the order, or of a later part of what belongs there."""
+    return f"shard-{number:06d}-{part:04d}.arrow" if part else f"shard-{number:06d}.arrow"
 
 
 def lists_of(values: NDArray[np.int32], lengths: NDArray[np.integer[Any]]) -> pa.LargeListArray:
@@ -53,8 +57,8 @@ def table_of(rows: Rows) -> pa.Table:
     return pa.table(columns)
 
 
-def digest_of_columns(input_ids: NDArray[np.int32], labels: NDArray[np.int32] | None) -> str:
-    """Return the SHA-256 (hex) of a shard's contents."""
+def digest_of_columns(input_ids: NDArray[np.integer[Any]], labels: NDArray[np.integer[Any]] | None) -> str:
+    """Return the SHA-256 (hex) of a shard's contents, as int32 whatever their type."""
     digest = hashlib.sha256(np.ascontiguousarray(input_ids, "<i4").data)
     if labels is not None:
         digest.update(np.ascontiguousarray(labels, "<i4").data)
@@ -117,7 +121,9 @@ def map_shard(path: str, entry: ShardEntry, columns: tuple[str, ...]) -> Shard:
             raise SourceError(
                 f"shard {path} has labels that are not as long as its tokens; restore the source"
             )
-    return Shard(memoryview(arrays[0][0].data), arrays[0][1], arrays[1][1] if len(arrays) > 1 else None)
+    edges, input_ids = arrays[0]
+    labels = arrays[1][1] if len(arrays) > 1 else None
+    return Shard(memoryview(edges[:-1].data), memoryview(edges[1:].data), input_ids, labels)
 
 
 def _column(path: str, entry: ShardEntry, column: Any) -> tuple[NDArray[np.int64], NDArray[np.int32]]:

@@ -1,9 +1,9 @@
-"""The Arrow store: examples by index, in any order, from memory-mapped shards."""
+"""A source: examples by index, in any order, from a store's shards or from the files of an index."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,16 +14,22 @@ from raypack.arguments import integer, type_name
 from raypack.batching.lengths import LengthTable
 from raypack.errors import SourceError
 from raypack.source.files import SourceFiles, read_manifest
+from raypack.source.indexed import IndexedFiles
 from raypack.source.location import locate
 from raypack.source.manifest import Extreme, Scalar, SourceManifest
 from raypack.source.rows import Rows
-from raypack.source.shards import Shard, table_of
+from raypack.source.shard_cache import ShardCache
+from raypack.source.shards import table_of
+from raypack.source.stored import StoredFiles
 
 Indices = Sequence[int] | NDArray[np.integer[Any]]
+Part = NDArray[np.integer[Any]]
+Asked = tuple[int, int, int]
+"""A row: the number of its shard, its place in it, and its length."""
 
 
 def open_source(path: str | os.PathLike[str]) -> ArrowSource:
-    """Open a source; nothing but its manifest and the sizes of its files is read.
+    """Open a source; nothing but its manifest and the sizes and dates of its files is read.
 
     Args:
         path: Its folder, as a path or the URI of any file system.
@@ -31,10 +37,13 @@ def open_source(path: str | os.PathLike[str]) -> ArrowSource:
     Raises:
         TypeError: ``path`` is neither a str nor a path object.
         SourceError: there is no finished source, its manifest is damaged, or a file is missing or has
-            another size; the message names the first such file.
+            another size, or an indexed one was written again; the message names the first such file.
     """
     folder = locate(path)
-    return ArrowSource(SourceFiles(folder, read_manifest(folder)))
+    manifest = read_manifest(folder)
+    if manifest.index is None:
+        return ArrowSource(StoredFiles(folder, manifest))
+    return ArrowSource(IndexedFiles(folder, manifest, manifest.index))
 
 
 def _reopen(path: str, fingerprint: str) -> ArrowSource:
@@ -52,14 +61,15 @@ class ArrowSource:
     """An immutable, ordered set of examples; made by `open_source`.
 
     It pickles as its path, so shipping it costs nothing. Shards are memory-mapped when first touched;
-    those of a remote source are copied to a node-local cache then. Safe to use from several threads.
+    those of a remote source are copied to a node-local cache then. An index reads Arrow files where they lie
+    and decodes Parquet a row group at a time, of which it keeps a few. Safe to use from several threads.
     """
 
     def __init__(self, files: SourceFiles) -> None:
         self._files = files
         manifest = files.manifest
         self._first_rows = np.cumsum([0, *(shard.examples for shard in manifest.shards)], dtype=np.int64)
-        self._shards: list[Shard | None] = [None] * len(manifest.shards)
+        self._shards = ShardCache(files.shard, len(manifest.shards))
         self._lengths: LengthTable | None = None
         self._length_values: NDArray[np.int32] | None = None
         self._supervised: NDArray[np.int32] | None = None
@@ -94,6 +104,12 @@ class ArrowSource:
     def has_labels(self) -> bool:
         """Whether examples have labels of their own."""
         return self.manifest.has_labels
+
+    @property
+    def prefers_blocks(self) -> bool:
+        """Whether one example costs the decoding of many, as in an index of Parquet: then shuffle blocks."""
+        index = self.manifest.index
+        return index is not None and any(original.kind == "parquet" for original in index.originals)
 
     @property
     def lengths(self) -> LengthTable:
@@ -137,7 +153,7 @@ class ArrowSource:
         }
 
     def __getitem__(self, index: int) -> dict[str, NDArray[np.int32]]:
-        """Return one example as views of the shard: ``input_ids`` and, where there are any, ``labels``.
+        """Return one example, int32 (t,), as views where possible: ``input_ids`` and any ``labels``.
 
         Raises:
             TypeError: ``index`` is no integer.
@@ -147,10 +163,10 @@ class ArrowSource:
         if not 0 <= row < len(self):
             raise IndexError(f"index must lie in [0, {len(self)}), got {row}")
         rows = np.array([row])
-        [(shard, start, end)] = self._places(rows, self._length_array[rows])
-        example = {"input_ids": shard.input_ids[start:end]}
-        if shard.labels is not None:
-            example["labels"] = shard.labels[start:end]
+        [input_ids], [labels] = self._parts(rows, self._length_array[rows])
+        example = {"input_ids": _int32(input_ids)}
+        if labels is not None:
+            example["labels"] = _int32(labels)
         return example
 
     def take(self, indices: Indices) -> pa.Table:
@@ -183,12 +199,10 @@ class ArrowSource:
         """
         rows = self._rows(indices)
         lengths = self._length_array[rows]
-        places = self._places(rows, lengths)
-        input_ids = _join([shard.input_ids[start:end] for shard, start, end in places])
+        input_ids, labels = self._parts(rows, lengths)
         if not self.has_labels:
-            return input_ids, lengths, None
-        labels = [shard.labels[start:end] for shard, start, end in places if shard.labels is not None]
-        return input_ids, lengths, _join(labels)
+            return _join(input_ids), lengths, None
+        return _join(input_ids), lengths, _join([part for part in labels if part is not None])
 
     def verify_contents(self) -> None:
         """Read every file and compare its digest with the manifest.
@@ -219,34 +233,51 @@ class ArrowSource:
             raise SourceError(f"indices must lie in [0, {len(self)}), got {int(array[np.argmax(outside)])}")
         return array.astype(np.int64, copy=False)
 
-    def _shard(self, number: int) -> Shard:
-        shard = self._shards[number]
-        if shard is None:
-            # Two threads may both map it; either mapping serves.
-            shard = self._shards[number] = self._files.shard(number)
-        return shard
-
-    def _places(self, rows: NDArray[np.int64], lengths: NDArray[np.int32]) -> list[tuple[Shard, int, int]]:
-        """Return each row's shard, start and end there, checked against the length table."""
+    def _parts(self, rows: NDArray[np.int64], lengths: NDArray[np.int32]) -> tuple[list[Part], list[Any]]:
+        """Return the tokens and the labels (None where there are none) of each row."""
         numbers = np.searchsorted(self._first_rows, rows, side="right") - 1
-        places = []
+        inner = rows - self._first_rows[numbers]
+        input_ids: list[Any] = [None] * len(rows)
+        labels: list[Any] = [None] * len(rows)
+        mapped = self._shards.mapped
         # Plain integers, row by row: as fast whether the rows share a shard or each has its own.
-        for number, row in zip(numbers.tolist(), (rows - self._first_rows[numbers]).tolist(), strict=True):
-            shard = self._shards[number] or self._shard(number)
-            places.append((shard, shard.edges[row], shard.edges[row + 1]))
-        for at, ((shard, start, end), length) in enumerate(zip(places, lengths.tolist(), strict=True)):
-            if end - start != length or start < 0 or end > shard.edges[-1]:
-                file = self.manifest.shards[int(numbers[at])].file
-                raise SourceError(
-                    f"example {int(rows[at])} lies at tokens {start} to {end} of {file}, which does not "
-                    f"agree with {self.manifest.lengths.file}; restore {self._files.folder.label}"
-                )
-        return places
+        asked = zip(numbers.tolist(), inner.tolist(), lengths.tolist(), strict=True)
+        for at, (number, row, length) in self._in_turn(numbers, asked):
+            shard = mapped[number] or self._shards.get(number)
+            start, end = shard.starts[row], shard.ends[row]
+            if end - start != length or start < 0 or end > len(shard.input_ids):
+                raise self._disagreement(int(rows[at]), number, start, end)
+            input_ids[at] = shard.input_ids[start:end]
+            if shard.labels is not None:
+                labels[at] = shard.labels[start:end]
+            if not shard.is_mapped:
+                # A view would keep a whole decoded shard in memory.
+                input_ids[at] = input_ids[at].copy()
+                labels[at] = None if labels[at] is None else labels[at].copy()
+        return input_ids, labels
+
+    def _in_turn(self, numbers: NDArray[np.int64], asked: Iterable[Asked]) -> Iterable[tuple[int, Asked]]:
+        """Return what is asked with its place; in an index shard by shard, so that each is decoded once."""
+        if self.manifest.index is None:
+            return enumerate(asked)
+        listed = list(asked)
+        return [(at, listed[at]) for at in np.argsort(numbers, kind="stable").tolist()]
+
+    def _disagreement(self, example: int, number: int, start: int, end: int) -> SourceError:
+        return SourceError(
+            f"example {example} lies at tokens {start} to {end} of {self._files.name_of(number)}, which does "
+            f"not agree with {self.manifest.lengths.file}; restore {self._files.folder.label}"
+        )
 
 
 def _facts(extreme: Extreme | None) -> tuple[int | None, int | None]:
     return (None, None) if extreme is None else (extreme.length, extreme.index)
 
 
-def _join(pieces: list[NDArray[np.int32]]) -> NDArray[np.int32]:
-    return np.concatenate(pieces) if pieces else np.zeros(0, np.int32)
+def _int32(values: Part) -> NDArray[np.int32]:
+    return values.astype(np.int32, copy=False)
+
+
+def _join(pieces: Sequence[Part]) -> NDArray[np.int32]:
+    # Values of an index were found to fit when it was made.
+    return np.concatenate(pieces, dtype=np.int32, casting="unsafe") if pieces else np.zeros(0, np.int32)

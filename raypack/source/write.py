@@ -1,31 +1,19 @@
-"""Writing a source: shards, then tables, and the manifest last."""
+"""Writing a store: shards, then tables, and the manifest last."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 
 import pyarrow as pa
-from numpy import int32
-from numpy.typing import NDArray
 
 from raypack.arguments import integer
 from raypack.errors import SourceError
-from raypack.source.location import Location
-from raypack.source.manifest import (
-    LENGTHS_FILE,
-    MANIFEST_FILE,
-    SUPERVISED_FILE,
-    Scalar,
-    ShardEntry,
-    SourceManifest,
-)
-from raypack.source.manifest_json import dump_manifest
+from raypack.source.manifest import Scalar
+from raypack.source.manifest_writer import ManifestWriter
 from raypack.source.rows import cut_shards, read_batches
 from raypack.source.shards import shard_file, write_shard
 from raypack.source.store import ArrowSource, open_source
-from raypack.source.tables import TableWriter
 from raypack.source.target import new_folder
 
 SHARD_TOKENS = 1 << 26
@@ -67,52 +55,3 @@ def write_source(
             manifest.add(entry, rows.lengths, rows.supervised())
         manifest.finish(has_labels=has_labels, prepared=prepared or {}, counts=counts or {})
         return open_source(path)
-
-
-class ManifestWriter:
-    """Gathers the entries of shards in the order of the examples, writes tables and manifest.
-
-    A context manager: leaving it closes the tables, whatever happened.
-    """
-
-    def __init__(self, folder: Location) -> None:
-        self._folder = folder
-        self._shards: list[ShardEntry] = []
-        self._lengths = TableWriter(folder, LENGTHS_FILE)
-        self._supervised = TableWriter(folder, SUPERVISED_FILE)
-
-    def __enter__(self) -> ManifestWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lengths.close()
-        self._supervised.close()
-
-    def add(self, shard: ShardEntry, lengths: NDArray[int32], supervised: NDArray[int32]) -> None:
-        """Add the next shard with the lengths and the label tokens of its examples, int32 (n,) each."""
-        self._shards.append(shard)
-        self._lengths.append(lengths)
-        self._supervised.append(supervised)
-
-    def finish(
-        self, *, has_labels: bool, prepared: Mapping[str, Scalar], counts: Mapping[str, int]
-    ) -> SourceManifest:
-        """Close the tables and write the manifest, in one write: from here on the folder is a source."""
-        manifest = SourceManifest(
-            examples=self._lengths.count,
-            tokens=self._lengths.total,
-            supervised_tokens=self._supervised.total,
-            has_labels=has_labels,
-            shards=tuple(self._shards),
-            lengths=self._lengths.finish(),
-            supervised=self._supervised.finish(),
-            shortest=self._lengths.minimum,
-            longest=self._lengths.maximum,
-            prepared=prepared,
-            counts=counts,
-        )
-        with self._folder.filesystem.open_output_stream(self._folder.child(MANIFEST_FILE)) as sink:
-            sink.write(dump_manifest(manifest))
-        return manifest

@@ -8,13 +8,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raypack.data.inputs import cut_chunks, find_inputs
+from raypack.data.choose_reader import choose_reader
+from raypack.data.chunks import cut_chunks
+from raypack.data.inputs import find_inputs
 from raypack.data.prepare_chunk import prepare_chunk, read_results
 from raypack.data.prepare_options import PrepareOptions
-from raypack.data.tokenizers import BytesTokenizer, TextTokenizer
+from raypack.data.tokenizers import TextTokenizer
 from raypack.errors import PrepareError
 from raypack.source.location import locate
 from raypack.source.shards import map_shard
+
+
+def prepare_file(path, out, tokenizer=None, **options):
+    files, options = find_inputs(path), PrepareOptions(**options)
+    [chunk] = cut_chunks(files, 1 << 30)
+    return prepare_chunk(chunk, str(out), choose_reader(files, tokenizer or "bytes", options), options)
 
 
 def run(folder, texts, tokenizer=None, **options):
@@ -22,25 +30,26 @@ def run(folder, texts, tokenizer=None, **options):
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     out = folder / "out"
     out.mkdir(exist_ok=True)
-    [chunk] = cut_chunks(find_inputs(path), 1 << 30)
-    result = prepare_chunk(chunk, str(out), tokenizer or BytesTokenizer(), PrepareOptions(**options))
+    result = prepare_file(path, out, tokenizer, **options)
     [again] = read_results(result.to_table())
-    assert (again.number, again.counts, again.shard, again.fault) == (
+    assert (again.number, again.counts, again.shards, again.fault) == (
         result.number,
         result.counts,
-        result.shard,
+        result.shards,
         result.fault,
     )
     assert again.lengths.tolist() == result.lengths.tolist()
+    assert again.supervised.tolist() == result.supervised.tolist()
     return again
 
 
 def texts_of(folder, result):
-    if result.shard is None:
+    if not result.shards:
         return []
-    shard = map_shard(locate(folder / "out").child(result.shard.file), result.shard, ("input_ids",))
-    assert np.diff(shard.edges).tolist() == result.lengths.tolist()
-    edges = shard.edges.tolist()
+    [entry] = result.shards
+    shard = map_shard(locate(folder / "out").child(entry.file), entry, ("input_ids",))
+    assert (np.array(shard.ends) - np.array(shard.starts)).tolist() == result.lengths.tolist()
+    edges = [0, *shard.ends.tolist()]
     return [bytes(shard.input_ids[a:b].astype("u1")).decode() for a, b in pairwise(edges)]
 
 
@@ -74,7 +83,7 @@ def test_drop_leaves_out(tmp_path):
 
 def test_dropping_all_gives_no_shard(tmp_path):
     result = run(tmp_path, ["abcd"], max_length=3, oversize="drop")
-    assert result.shard is None
+    assert result.shards == ()
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -120,23 +129,21 @@ def test_each_policy_is_what_a_plain_loop_does(tmp_path, texts, limit, policy):
 def test_the_first_fault_in_the_order_of_the_input_wins(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "ab"}\n{"text": "abcdef"}\nnonsense\n')
-    [chunk] = cut_chunks(find_inputs(path), 1 << 30)
-    result = prepare_chunk(chunk, str(tmp_path), BytesTokenizer(), PrepareOptions(max_length=3))
+    result = prepare_file(path, tmp_path, max_length=3)
     assert "line 2: the document has 6 tokens" in result.fault
 
 
 def test_doing_it_again_writes_the_same_bytes(tmp_path):
     first = run(tmp_path, ["ab", "c"])
     before = {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()}
-    assert run(tmp_path, ["ab", "c"]).shard == first.shard
+    assert run(tmp_path, ["ab", "c"]).shards == first.shards
     assert {p.name: p.read_bytes() for p in (tmp_path / "out").iterdir()} == before
 
 
 def test_a_folder_that_went_away_is_a_fault_and_not_made_again(tmp_path):
     path = tmp_path / "in.jsonl"
     path.write_text('{"text": "ab"}\n')
-    [chunk] = cut_chunks(find_inputs(path), 1 << 30)
-    result = prepare_chunk(chunk, str(tmp_path / "gone"), BytesTokenizer(), PrepareOptions())
+    result = prepare_file(path, tmp_path / "gone")
     assert "FileNotFoundError" in result.fault
     assert not (tmp_path / "gone").exists()
 

@@ -7,8 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from raypack.data.inputs import cut_chunks, find_inputs
-from raypack.data.prepare_documents import DocumentFault, read_documents
+from raypack.data.chunks import cut_chunks
+from raypack.data.input_row import RowFault
+from raypack.data.input_rows import located, read_rows
+from raypack.data.inputs import find_inputs
+from raypack.data.row_columns import row_columns
 from raypack.errors import PrepareError
 
 TEXTS = st.lists(st.text(max_size=12), max_size=12)
@@ -20,13 +23,21 @@ def names(files):
 
 def read(path, chunk_bytes=1 << 20):
     chunks = cut_chunks(find_inputs([path]), chunk_bytes)
-    return [d for chunk in chunks for piece in chunk.pieces for d in read_documents(piece, "text")]
+    columns = row_columns("text", "text", None)
+    rows = [row for chunk in chunks for piece in chunk.pieces for row in read_rows(piece, columns)]
+    for row in rows:
+        row.text("text", columns.names)
+    return rows
+
+
+def texts_of(rows):
+    return [row.fields["text"] for row in rows]
 
 
 def fault(path, chunk_bytes=1 << 20):
-    with pytest.raises(DocumentFault) as caught:
+    with pytest.raises(RowFault) as caught:
         read(path, chunk_bytes)
-    return caught.value.located()
+    return located(caught.value)
 
 
 def test_folders_are_walked_and_sorted_and_inputs_keep_their_order(tmp_path):
@@ -41,16 +52,16 @@ def test_folders_are_walked_and_sorted_and_inputs_keep_their_order(tmp_path):
         "b/z.txt",
         "a.txt",
     ]
-    assert [file.is_jsonl for file in files] == [False, False, True, False, False]
+    assert [file.format.kind for file in files] == ["text", "text", "jsonl", "text", "text"]
 
 
 @pytest.mark.parametrize(
-    "name", ["x.parquet", "x.jsonl.gz", "x.ZIP", "x.json", "x.csv", "x.arrow", "x.npy", "x.tar"]
+    "name", ["x.parquet.gz", "x.json.gz", "x.ZIP", "x.json", "x.csv", "x.arrow", "x.npy", "x.tar", "x.tar.gz"]
 )
 @pytest.mark.parametrize("in_folder", [True, False])
 def test_a_kind_that_is_not_read_is_refused_by_name(tmp_path, name, in_folder):
     (tmp_path / name).write_text("x")
-    with pytest.raises(PrepareError, match=rf"{name} is a \.\w+ file, which is not read; \w+"):
+    with pytest.raises(PrepareError, match=rf"{name} is .* which is not read; \w+"):
         find_inputs(tmp_path if in_folder else tmp_path / name)
 
 
@@ -98,19 +109,19 @@ def test_any_cut_of_a_lines_file_gives_each_document_once(tmp_path, texts, size,
     path = tmp_path / "x.jsonl"
     path.write_bytes(data.encode())
     documents = read(path, size)
-    assert [document.text for document in documents] == texts
-    located = [DocumentFault(d.piece, d.line, "").located() for d in documents]
+    assert texts_of(documents) == texts
+    places = [located(row.fault("")) for row in documents]
     step = 2 if blank else 1
-    assert located == [f"{path}, line {1 + step * i}: " for i in range(len(texts))]
+    assert places == [f"{path}, line {1 + step * i}: " for i in range(len(texts))]
 
 
 def test_windows_line_ends_a_byte_order_mark_and_unicode_line_ends_are_understood(tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"text": "a"}\r\n{"text": "b\xe2\x80\xa8c"}\r\n   \r\n')
-    assert [document.text for document in read(path)] == ["a", "b\u2028c"]
+    assert texts_of(read(path)) == ["a", "b\u2028c"]
     text = tmp_path / "x.txt"
     text.write_bytes(b"\xef\xbb\xbfa\r\nb")
-    assert [document.text for document in read(text)] == ["a\r\nb"]
+    assert texts_of(read(text)) == ["a\r\nb"]
 
 
 @pytest.mark.parametrize("size", [7, 30, 1000])
@@ -148,5 +159,5 @@ def test_a_file_that_changed_meanwhile_is_refused(tmp_path, name):
     path.write_text('{"text": "a"}\n')
     chunks = cut_chunks(find_inputs(path), 1 << 20)
     path.write_text("")
-    with pytest.raises(DocumentFault, match="had 14 bytes when the job began and has 0 now"):
-        list(read_documents(chunks[0].pieces[0], "text"))
+    with pytest.raises(RowFault, match="had 14 bytes when the job began and has 0 now"):
+        list(read_rows(chunks[0].pieces[0], row_columns("text", "text", None)))

@@ -10,6 +10,8 @@ import time
 
 import fsspec
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import ray
 from fsspec.implementations.local import LocalFileSystem
@@ -20,6 +22,7 @@ from raypack.data import TextTokenizer, prepare
 from raypack.data.prepare_job import what_failed
 from raypack.errors import PrepareError, SourceError
 from raypack.source import describe_change, open_source
+from tests.data.preparing import chat_folder, write_rows
 
 pytestmark = pytest.mark.ray
 # Workers do not have the tests on their path.
@@ -302,3 +305,41 @@ def test_two_jobs_may_run_at_once(tmp_path):
     for thread in threads:
         thread.join()
     assert sources["one"].fingerprint == sources["two"].fingerprint
+
+
+CHATS = [
+    [{"role": "user", "content": f"Say {i}"}, {"role": "assistant", "content": f"Paris {i}" * (i % 7 + 1)}]
+    for i in range(80)
+]
+
+
+def test_chats_are_prepared_in_parallel_into_a_source_with_labels(tmp_path):
+    pytest.importorskip("transformers")
+    folder = chat_folder(tmp_path / "tokenizer")
+    path = write_rows(tmp_path / "in.jsonl", [{"messages": chat} for chat in [*CHATS, CHATS[0][:1]]])
+    options = {"rows": "chat", "tokenizer": f"hf:{folder}", "unsupervised": "drop"}
+    wide = prepare(path, tmp_path / "wide", chunk_bytes=900, **options)
+    assert len(wide.manifest.shards) > 5
+    assert len(wide) == len(CHATS)
+    assert wide.has_labels
+    assert wide.manifest.counts["unsupervised"] == 1
+    labels = [wide[i]["labels"] for i in range(len(wide))]
+    assert wide.supervised.tolist() == [int((row[1:] != -100).sum()) for row in labels]
+    assert wide.manifest.prepared["special_tokens"] == "the chat template's"
+
+    # The same rows as Parquet, in one task, give the same examples.
+    table = pa.Table.from_pylist([{"messages": chat} for chat in CHATS])
+    pq.write_table(table, tmp_path / "in.parquet", row_group_size=9)
+    narrow = prepare(tmp_path / "*.parquet", tmp_path / "narrow", **options)
+    assert narrow.take(range(80)).equals(wide.take(range(80)))
+    every = prepare(path, tmp_path / "every", **{**options, "train_on": "all"})
+    assert "train on: 'answers' -> 'all'" in describe_change(wide.summary(), every)
+
+
+def test_a_bad_chat_ends_the_job_and_leaves_nothing(tmp_path):
+    pytest.importorskip("transformers")
+    folder = chat_folder(tmp_path / "tokenizer")
+    path = write_rows(tmp_path / "in.jsonl", [{"messages": CHATS[0]}, {"chosen": 1, "rejected": 2}])
+    with pytest.raises(PrepareError, match=r"in\.jsonl, line 2: .*DPOTrainer"):
+        prepare(path, tmp_path / "out", rows="chat", tokenizer=f"hf:{folder}")
+    assert sorted(os.listdir(tmp_path)) == ["in.jsonl", "tokenizer"]

@@ -120,3 +120,10 @@ def test_messages_show_no_secrets_of_a_uri():
     assert place.path == "bucket/folder"
     assert locate("memory://a/b").label == "memory://a/b"
     assert locate("file:///a%20b/c?d").label == "/a b/c?d"
+
+
+@pytest.mark.parametrize("folder", ["s3://bucket/folder?region=us-east-1", "memory://folder", "/folder"])
+def test_a_file_of_a_folder_is_found_by_its_own_name(folder):
+    place = locate(folder)
+    name = "sub/a b[1]%20.parquet"
+    assert locate(place.child_uri(name)).path == place.child(name)
