@@ -14,6 +14,7 @@ from raypack.arguments import integer, type_name
 from raypack.batching.lengths import LengthTable
 from raypack.errors import SourceError
 from raypack.source.files import SourceFiles, read_manifest
+from raypack.source.job_folder import refuse_job_folder
 from raypack.source.location import locate
 from raypack.source.manifest import Extreme, Scalar, SourceManifest
 from raypack.source.rows import Rows
@@ -30,10 +31,12 @@ def open_source(path: str | os.PathLike[str]) -> ArrowSource:
 
     Raises:
         TypeError: ``path`` is neither a str nor a path object.
-        SourceError: there is no finished source, its manifest is damaged, or a file is missing or has
-            another size; the message names the first such file.
+        SourceError: there is no finished source, its manifest is damaged, a file is missing or has
+            another size (the message names the first such file), or it lies in the working directory
+            of a Ray job, which vanishes with the job.
     """
     folder = locate(path)
+    refuse_job_folder(folder.uri)
     return ArrowSource(SourceFiles(folder, read_manifest(folder)))
 
 
