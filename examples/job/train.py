@@ -30,17 +30,17 @@ MAX_LENGTH = 512  # tokens of an example; longer documents are split
 VOCABULARY = 256  # the tokens are bytes
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Trains a small language model, elastically.")
-    parser.add_argument("--source", required=True, help="path or URI of the source that every node sees")
-    parser.add_argument("--documents", nargs="*", help="text and JSONL to make it of, if it is not there yet")
-    parser.add_argument("--storage", required=True, help="path or URI of the runs that every node sees")
-    parser.add_argument("--run", default="job", help="name of the run; the same name goes on with it")
-    parser.add_argument("--workers", nargs=2, type=int, default=[1, 4], metavar=("MIN", "MAX"))
-    parser.add_argument("--gpu", action="store_true", help="a GPU for each worker; a CPU otherwise")
-    parser.add_argument("--epochs", type=int, default=1)
-    parser.add_argument("--report-every", type=int, default=20, help="steps from checkpoint to checkpoint")
-    return parser.parse_args()
+def parser() -> argparse.ArgumentParser:
+    flags = argparse.ArgumentParser(description="Trains a small language model, elastically.")
+    flags.add_argument("--source", required=True, help="path or URI of the source that every node sees")
+    flags.add_argument("--documents", nargs="*", help="text and JSONL to make it of, if it is not there yet")
+    flags.add_argument("--storage", required=True, help="path or URI of the runs that every node sees")
+    flags.add_argument("--run", default="job", help="name of the run; the same name goes on with it")
+    flags.add_argument("--workers", nargs=2, type=int, default=[1, 4], metavar=("MIN", "MAX"))
+    flags.add_argument("--gpu", action="store_true", help="a GPU for each worker; a CPU otherwise")
+    flags.add_argument("--epochs", type=int, default=1)
+    flags.add_argument("--report-every", type=int, default=20, help="steps from checkpoint to checkpoint")
+    return flags
 
 
 # -- on the driver ---------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def mean_loss(losses: list[torch.Tensor]) -> float:
 def main() -> int:
     # Ray Train's minute is what a run waits for a node that has just gone before it starts without it.
     os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "25")
-    args = arguments()
+    args = parser().parse_args()
     recipe = recipe_of(args)  # refuses a source in the job's own folder
     ray.init()  # the cluster that runs the job; a local Ray without one
     source = open_or_prepare(args.source, args.documents)

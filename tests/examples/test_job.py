@@ -1,6 +1,5 @@
 """The example job on a real head: stopped in mid-run, submitted again, audited; the refusals."""
 
-import importlib.util
 import json as documents
 import time
 from pathlib import Path
@@ -8,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import raypack
-from tests.examples.head import ROOT, finish, running_head
+from tests.examples.head import finish, running_head
 
 EPOCHS, REPORT_EVERY = 8, 4
 
@@ -17,14 +16,6 @@ EPOCHS, REPORT_EVERY = 8, 4
 def head():
     with running_head(num_cpus=4) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def example():
-    spec = importlib.util.spec_from_file_location("example_job", ROOT / "examples/job/train.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.ray
