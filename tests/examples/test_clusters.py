@@ -82,6 +82,7 @@ def test_the_cluster_names_all_that_a_launch_needs(cluster):
     assert cluster["head_node_type"] in cluster["available_node_types"]
     for kind in cluster["available_node_types"].values():
         assert kind["node_config"]["InstanceType"]
+        assert kind["node_config"]["ImageId"].startswith("ami-")
         assert kind["min_workers"] <= kind["max_workers"] <= cluster["max_workers"]
 
 
