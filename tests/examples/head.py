@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent  # not resolved: a virtual environment's own folder
-START_S, STOP_S, JOB_S = 60, 30, 240
+START_S, STOP_S, JOB_S = 120, 60, 300
 
 
 class Head:
@@ -83,7 +83,11 @@ def running_head(num_cpus):
         yield Head(f"http://127.0.0.1:{ports['dashboard-port']}", env)
     finally:
         head.send_signal(signal.SIGTERM)
-        head.wait(STOP_S)
+        try:
+            head.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            head.kill()  # its processes end with it
+            raise
         shutil.rmtree(scratch)
 
 
