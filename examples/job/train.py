@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--run", default="job", help="name of the run; the same name goes on with it")
     flags.add_argument("--workers", nargs=2, type=int, default=[1, 4], metavar=("MIN", "MAX"))
     flags.add_argument("--gpu", action="store_true", help="a GPU for each worker; a CPU otherwise")
+    flags.add_argument("--backend", default="ray_data", help="direct: where workers may take every CPU")
     flags.add_argument("--epochs", type=int, default=1)
     flags.add_argument("--report-every", type=int, default=20, help="steps from checkpoint to checkpoint")
     return flags
@@ -62,6 +63,7 @@ def recipe_of(args: argparse.Namespace) -> raypack.train.PackedData:
         maximum_tokens=2 * MAX_LENGTH,
         batches_per_step=8,  # whatever the number of workers: the same steps
         epochs=args.epochs,
+        backend=args.backend,
     )
 
 
@@ -78,7 +80,7 @@ def fit(recipe: raypack.train.PackedData, args: argparse.Namespace) -> None:
         run_config=RunConfig(
             name=args.run,
             storage_path=args.storage,
-            failure_config=FailureConfig(max_failures=20),  # 0, the default, ends with the first lost node
+            failure_config=FailureConfig(max_failures=10),  # 0, the default, ends with the first lost node
             callbacks=[raypack.train.RaypackCallback()],
         ),
     ).fit()

@@ -2,12 +2,14 @@
 
 import json as documents
 import time
+import zipfile
 from pathlib import Path
 
 import pytest
+from ray._private.runtime_env.packaging import create_package
 
 import raypack
-from tests.examples.head import finish, running_head
+from tests.examples.head import ROOT, finish, running_head
 
 EPOCHS, REPORT_EVERY = 8, 4
 
@@ -73,6 +75,21 @@ def test_a_client_without_the_token_is_refused(head):
     assert "token" in output, output
 
 
-def test_the_exit_code_follows_the_audit(example, tmp_path, monkeypatch, capsys):
+def test_a_run_that_is_not_proven_to_its_last_epoch_is_no_success(example, tmp_path, capsys):
     assert not example.proven(str(tmp_path / "nowhere"), epochs=1)
-    assert "audit: 0 of 1 epochs complete, NOT proven" in capsys.readouterr().out
+    assert "FAULT: " in (printed := capsys.readouterr().out)
+    assert "audit: 0 of 1 epochs complete, NOT proven" in printed
+
+
+def test_the_program_alone_is_sent_to_the_cluster(tmp_path):
+    (tmp_path / "job").mkdir()
+    for file in (ROOT / "examples/job").iterdir():
+        if file.is_file():
+            (tmp_path / "job" / file.name).write_bytes(file.read_bytes())
+    for stray in ("corpus/shard_00000.arrow", "runs/model.pt", "__pycache__/train.pyc", "out.log"):
+        (tmp_path / "job" / stray).parent.mkdir(exist_ok=True)
+        (tmp_path / "job" / stray).write_bytes(b"0")
+    create_package(str(tmp_path / "job"), tmp_path / "package.zip", include_gitignore=True)
+    with zipfile.ZipFile(tmp_path / "package.zip") as package:
+        files = {name for name in package.namelist() if not name.endswith("/")}
+    assert files == {"train.py", ".rayignore"}
