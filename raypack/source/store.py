@@ -15,6 +15,7 @@ from raypack.batching.lengths import LengthTable
 from raypack.errors import SourceError
 from raypack.source.files import SourceFiles, read_manifest
 from raypack.source.indexed import IndexedFiles
+from raypack.source.job_folder import refuse_job_folder
 from raypack.source.location import locate
 from raypack.source.manifest import Extreme, Scalar, SourceManifest
 from raypack.source.rows import Rows
@@ -37,9 +38,11 @@ def open_source(path: str | os.PathLike[str]) -> ArrowSource:
     Raises:
         TypeError: ``path`` is neither a str nor a path object.
         SourceError: there is no finished source, its manifest is damaged, or a file is missing or has
-            another size, or an indexed one was written again; the message names the first such file.
+            another size, or an indexed one was written again (the message names the first such file), or
+            it lies in the working directory of a Ray job, which vanishes with the job.
     """
     folder = locate(path)
+    refuse_job_folder(folder.uri)
     manifest = read_manifest(folder)
     if manifest.index is None:
         return ArrowSource(StoredFiles(folder, manifest))

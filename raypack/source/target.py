@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pyarrow.fs import FileType
 
 from raypack.errors import SourceError
+from raypack.source.job_folder import refuse_job_folder
 from raypack.source.location import Location, locate
 
 _REMOVALS = 10
@@ -17,7 +18,8 @@ _PAUSE_S = 0.2
 
 
 def refuse_existing(folder: Location) -> None:
-    """Raise SourceError where something already lies at ``folder``."""
+    """Raise SourceError where something already lies at ``folder``, or a job's end would delete it."""
+    refuse_job_folder(folder.uri)
     if folder.kind() != FileType.NotFound:
         raise SourceError(
             f"target {folder.label} exists already and is never overwritten; name another, or remove it"

@@ -13,6 +13,7 @@ from raypack.batching.step_state import PACKINGS, SHUFFLES
 from raypack.data.stream import BACKENDS
 from raypack.errors import SamplerError
 from raypack.source import ArrowSource
+from raypack.source.job_folder import refuse_job_folder
 from raypack.source.location import absolute
 from raypack.train.counting import count_steps
 
@@ -64,6 +65,7 @@ class PackedData:
 
     Raises:
         SamplerError: A value is out of range.
+        SourceError: The source lies in the working directory of a Ray job, which vanishes with the job.
         TypeError: A value is of a wrong type.
     """
 
@@ -89,6 +91,7 @@ class PackedData:
             raise TypeError(f"source must be a path or an ArrowSource, got {type(self.source).__name__}")
         if not isinstance(self.source, ArrowSource):  # workers have another working directory
             object.__setattr__(self, "source", absolute(self.source))
+            refuse_job_folder(self.source_path)
         self.options  # noqa: B018  checks the budget
         self.cost  # noqa: B018
         choice("deal", self.deal, ("global", "rank"))
