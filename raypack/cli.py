@@ -188,7 +188,7 @@ def index(paths: tuple[str, ...], **options: Any) -> None:
     source = index_source(paths, **options)
     _show(source, _INDEXED)
     if source.prefers_blocks:
-        click.echo("order        plan with shuffle='block': Parquet is decoded a row group at a time")
+        click.echo("order        block by default: an example costs the reading of its neighbours")
 
 
 def _fields(pairs: tuple[str, ...]) -> dict[str, str] | None:

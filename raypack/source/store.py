@@ -110,9 +110,13 @@ class ArrowSource:
 
     @property
     def prefers_blocks(self) -> bool:
-        """Whether one example costs the decoding of many, as in an index of Parquet: then shuffle blocks."""
+        """Whether one example costs the reading of many: then shuffle blocks.
+
+        So it is far away, where whole shards are fetched, and in an index of Parquet.
+        """
         index = self.manifest.index
-        return index is not None and any(original.kind == "parquet" for original in index.originals)
+        decodes = index is not None and any(original.kind == "parquet" for original in index.originals)
+        return decodes or not self._files.folder.is_local
 
     @property
     def lengths(self) -> LengthTable:

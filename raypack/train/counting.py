@@ -62,7 +62,7 @@ def _batches(recipe: PackedData, source: ArrowSource, epoch: int) -> int:
         window=recipe.window,
         seed=recipe.seed,
         epoch=epoch,
-        shuffle=recipe.order,
+        shuffle=recipe.order_of(source),
     )
     key = _key(planner)
     known = _read(source, key)

@@ -81,7 +81,7 @@ class Evaluation:
             window=recipe.window,
             seed=recipe.seed,
             supervised=source.supervised,
-            shuffle=recipe.order,
+            shuffle=recipe.order_of(source),
         )
 
     @property

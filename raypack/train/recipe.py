@@ -54,7 +54,9 @@ class PackedData:
             ``deal="rank"``. None is best fit, and greedy where ranks deal for themselves.
         window: Examples of a window of best fit. None takes the power of two that holds 2,000 budgets
             or more at the mean length. Must be None under greedy packing.
-        shuffle: ``full``, ``block``, or None: full.
+        shuffle: ``full``: one shuffle of all examples. ``block``: blocks of neighbours are shuffled, and
+            examples within a window of some blocks. None is full for a source on a local disk, and block
+            where an example costs the reading of many: in an object store, and in an index of Parquet.
         attention_cost: Weights (linear, quadratic) of the balance over ranks; see `AttentionCost`.
         seed: Seed of the order; None is source order.
         epochs: Epochs of the run.
@@ -141,10 +143,9 @@ class PackedData:
         """Weights of the balance over ranks."""
         return AttentionCost.of(self.attention_cost)
 
-    @property
-    def order(self) -> str:
-        """Kind of the epoch's order: ``full`` or ``block``."""
-        return self.shuffle or "full"
+    def order_of(self, source: ArrowSource) -> str:
+        """Kind of the epoch's order, ``full`` or ``block``, for a source where the recipe leaves it open."""
+        return self.shuffle or ("block" if source.prefers_blocks else "full")
 
     @property
     def step_batches(self) -> int | None:

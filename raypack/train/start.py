@@ -180,7 +180,7 @@ def _check_restored(
         "packing": recipe.packing_kind,
         "window": recipe.window or plan.window,
         "seed": recipe.seed,
-        "shuffle": recipe.order,
+        "shuffle": recipe.shuffle or plan.shuffle,
         "batches_per_step": recipe.step_batches or plan.batches_per_step,
     }
     for what, value in present.items():

@@ -7,7 +7,6 @@ from dataclasses import replace
 import torch
 
 from raypack.actors.planner import PlannerSpec
-from raypack.batching.lengths import LengthTable
 from raypack.batching.sampler import StatefulTokenBatchSampler
 from raypack.batching.step_planner import StepPlanner
 from raypack.batching.step_state import StepPlannerState
@@ -44,7 +43,7 @@ def global_start(
             window=recipe.window,
             seed=recipe.seed,
             supervised=source.supervised,
-            shuffle=recipe.order,
+            shuffle=recipe.order_of(source),
         )
     if place.rank == 0:
         warn_of_idle(planner.batches_per_step, place.world_size)
@@ -66,7 +65,7 @@ def rank_start(
 ) -> Start:
     """Begin under the rank deal: a sampler, a planner and a state for each rank."""
     plan = restored.plan if restored is not None and isinstance(restored.plan, RankPlan) else None
-    sampler = rank_sampler(recipe, source.fingerprint, source.lengths, plan, place.rank, place.world_size)
+    sampler = rank_sampler(recipe, source, plan, place.rank, place.world_size)
     batches = recipe.step_batches or (plan.batches_per_step if plan else place.largest_world)
     micros = -(-batches // place.world_size)
     steps = plan.steps if plan else 0
@@ -93,26 +92,21 @@ def rank_start(
 
 
 def rank_sampler(
-    recipe: PackedData,
-    source_id: str,
-    lengths: LengthTable,
-    plan: RankPlan | None,
-    rank: int,
-    world_size: int,
+    recipe: PackedData, source: ArrowSource, plan: RankPlan | None, rank: int, world_size: int
 ) -> StatefulTokenBatchSampler:
     """Return a rank's sampler: a fresh shard, or its part of what a plan has left."""
     if plan is not None:
         remaining = replace(plan.consolidated, options=recipe.options)
-        return StatefulTokenBatchSampler.reshard(remaining, rank, world_size, lengths)
+        return StatefulTokenBatchSampler.reshard(remaining, rank, world_size, source.lengths)
     shard = StatefulShardSampler(
-        source_id,
-        len(lengths),
+        source.fingerprint,
+        len(source),
         rank=rank,
         world_size=world_size,
         seed=recipe.seed,
-        shuffle=recipe.order,
+        shuffle=recipe.order_of(source),
     )
-    return StatefulTokenBatchSampler(shard, lengths, recipe.options)
+    return StatefulTokenBatchSampler(shard, source.lengths, recipe.options)
 
 
 def _agreement(place: Place, device: torch.device) -> Agree:

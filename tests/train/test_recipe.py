@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 
 from raypack.errors import SamplerError
+from raypack.source import write_source
 from raypack.train import PackedData
+from tests.conftest import documents_table
 
 
 def recipe(**more):
@@ -83,3 +85,11 @@ def test_a_read_ahead_below_a_step_is_raised_to_it_so_that_fewer_workers_can_go_
     pace = recipe(ahead=4).pace(micro)
     assert pace.ahead == max(4, micro)
     assert pace.ahead >= pace.tell_every - 1 + micro + pace.block_rows - 1
+
+
+def test_an_order_that_is_left_open_is_full_on_a_local_disk_and_block_far_away(make_source):
+    near = make_source([3, 4, 5])
+    far = write_source("memory://far-away", [documents_table([3, 4, 5])])
+    assert recipe(source=near).order_of(near) == "full"
+    assert recipe(source=far).order_of(far) == "block"
+    assert recipe(source=far, shuffle="full").order_of(far) == "full"
