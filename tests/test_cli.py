@@ -99,7 +99,7 @@ def test_the_command_indexes_files_without_ray_and_prints_the_counts(tmp_path):
         label, value = line.split(" │ ")
         assert any(label in row and row.rstrip("│ ").endswith(value) for row in done.output.splitlines())
     assert source.fingerprint in done.output
-    assert "plan with shuffle='block'" in done.output
+    assert "block by default" in done.output
     done = run("index", tmp_path / "x.parquet", "--out", tmp_path / "more")
     assert done.exit_code == 2
     assert "has no column 'input_ids', there are ['ids', 'labels']" in " ".join(done.output.split())
