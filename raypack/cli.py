@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -39,12 +40,20 @@ class _Failure(click.ClickException):
 class _Commands(click.Group):
     """A group whose commands end with one clear line, not a traceback, where the input is at fault."""
 
+    failure: type[click.ClickException] = _Failure
+
     def invoke(self, context: click.Context) -> Any:
         """Run a command."""
         try:
             return super().invoke(context)
         except (RaypackError, OSError) as error:
-            raise _Failure(" ".join(str(error).split())) from error
+            raise self.failure(" ".join(str(error).split())) from error
+
+
+class _StateCommands(_Commands):
+    """Commands that end with 1 where a checkpoint is at fault."""
+
+    failure = click.ClickException
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -167,6 +176,73 @@ def verify(run_dir: str, source: str | None, name: str | None) -> None:
     Console().print(audit_table(audit))
     if not audit.ok:
         raise SystemExit(1)
+
+
+@main.group(cls=_StateCommands)
+def state() -> None:
+    """Look into a checkpoint, and deal it to another number of workers.
+
+    Reads one checkpoint and starts no Ray. RUN_OR_CHECKPOINT is <storage_path>/<run name>, whose last
+    checkpoint is taken, or one checkpoint; a path or URI. Exits with 1 where the checkpoint is at fault.
+    """
+
+
+@state.command()
+@click.argument("run_or_checkpoint")
+@click.option("--name", help="Name of the loader, for runs with several; they are listed without it.")
+@click.option("--source", help="Where the source lies now; by default where the run found it.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of the loaders.")
+def show(run_or_checkpoint: str, name: str | None, source: str | None, as_json: bool) -> None:
+    """Show what a checkpoint holds of the data, and what is left of its epoch."""
+    from raypack.report.state_show import show as run
+
+    views = run(run_or_checkpoint, name=name, source=source)
+    if as_json:
+        _print_json([view.to_dict() for view in views])
+        return
+    from rich.console import Console
+
+    from raypack.report.state_tables import loaders_table, state_table
+
+    Console().print(state_table(views[0]) if len(views) == 1 else loaders_table(views))
+
+
+@state.command()
+@click.argument("run_or_checkpoint")
+@click.option("--world-size", required=True, type=click.IntRange(min=1), help="Workers to deal it to.")
+@click.option("--name", help="Name of the loader, for runs with several.")
+@click.option("--source", help="Where the source lies now; by default where the run found it.")
+@click.option("--out", help="Local directory to write the new ranks' state into, under the rank deal.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def reshard(
+    run_or_checkpoint: str,
+    world_size: int,
+    name: str | None,
+    source: str | None,
+    out: str | None,
+    as_json: bool,
+) -> None:
+    """Tell what each worker of another number would get, with the proof that it is all that is left.
+
+    A run needs no such step: it goes on at any number of workers by itself.
+    """
+    from raypack.report.state_reshard import reshard as run
+
+    result = run(run_or_checkpoint, world_size, name=name, source=source, out=out)
+    if as_json:
+        _print_json(result.to_dict())
+    else:
+        from rich.console import Console
+
+        from raypack.report.state_tables import reshard_table
+
+        Console().print(reshard_table(result))
+    if not result.ok:
+        raise SystemExit(1)
+
+
+def _print_json(values: Any) -> None:
+    click.echo(json.dumps(values, indent=1))
 
 
 if __name__ == "__main__":

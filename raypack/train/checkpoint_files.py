@@ -11,6 +11,7 @@ checkpoint's own name too, so a file or folder of another checkpoint is refused 
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 MANIFEST_FORMAT = "raypack checkpoint"
 RANK_FORMAT = "raypack rank state"
+_OUR_NAME = re.compile(r"^step_\d{8,}_w\d+_a\d+_([0-9a-f]{12})$")
 
 Entry = dict[str, Any]
 """Size and digest of a file, as the manifest lists it: ``{"bytes": int, "digest": hex}``."""
@@ -40,6 +42,12 @@ def checkpoint_name(values: dict[str, Any]) -> str:
     attempts = values["ledger"]["attempts"]
     attempt = attempts[-1]["number"] if attempts else 0
     return f"step_{values['step']:08d}_w{values['world_size']}_a{attempt}_{values['nonce'][:12]}"
+
+
+def nonce_in_name(path: str) -> str | None:
+    """Return the nonce's beginning in a checkpoint's name, or None where the name is none of ours."""
+    ours = _OUR_NAME.match(path.rstrip("/").rsplit("/", 1)[-1])
+    return ours[1] if ours else None
 
 
 def loader_folder(directory: Path, name: str | None) -> Path:
