@@ -10,11 +10,13 @@ checkpoint's own name too, so a file or folder of another checkpoint is refused 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import re
 from pathlib import Path
 from typing import Any
 
+from raypack.errors import CheckpointError
 from raypack.train.run_state import sealed
 
 FOLDER = "raypack"
@@ -93,12 +95,32 @@ def write_manifest(folder: Path, values: dict[str, Any], files: dict[str, Entry]
 
 
 def _write(folder: Path, name: str, values: dict[str, Any]) -> dict[str, Entry]:
-    folder.mkdir(parents=True, exist_ok=True)
     data = sealed(values)
-    (folder / name).write_bytes(data)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder / name} cannot be written ({error.strerror}): {remedy(error, f'for {folder}')}"
+        ) from error
     return {name: entry_of(data)}
 
 
 def entry_of(data: bytes) -> Entry:
     """Return a file's manifest entry."""
     return {"bytes": len(data), "digest": hashlib.blake2b(data, digest_size=16).hexdigest()}
+
+
+def remedy(error: Exception, where: str) -> str:
+    """Return what a user can do about a file that cannot be written.
+
+    Args:
+        error: What was raised.
+        where: The place, as it goes on after "free space" or "permission to write".
+    """
+    code = getattr(error, "errno", None)
+    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"free space {where}, or name a larger place"
+    if code in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"get permission to write {where}, or name another place"
+    return f"see to the storage {where}, then start the run again under its name"
