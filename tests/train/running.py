@@ -9,17 +9,17 @@ CPUS = 8
 BUDGET, BATCHES = 64, 7
 
 
-def fit(function, place, recipe, workers, *, name, failures=0, cpus=0.5, env=None, **config):
+def fit(function, place, recipe, workers, *, name, failures=0, cpus=0.5, env=None, run=None, **config):
     trainer = TorchTrainer(
         function,
         train_loop_config={"recipe": recipe, "scratch": str(place), **config},
         scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}),
         run_config=RunConfig(
             name=name,
-            storage_path=str(place / "storage"),
             failure_config=FailureConfig(max_failures=failures),
             callbacks=[RaypackCallback()],
             worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", **(env or {})}},
+            **{"storage_path": str(place / "storage"), **(run or {})},
         ),
     )
     return trainer.fit()
