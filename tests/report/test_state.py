@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import fsspec
 import numpy as np
 import pyarrow.fs as pafs
 import pytest
@@ -112,6 +113,22 @@ def test_secrets_of_the_sources_uri_are_not_shown(tmp_path, source, scheme):
         assert done.exit_code == 0
         assert "topsecret" not in done.output
         assert f"{scheme}://no-bucket/x" in done.output
+
+
+@pytest.mark.parametrize("scheme", ["s3", "zzz"])
+def test_secrets_of_the_runs_uri_are_not_shown(scheme):
+    done = run("show", f"{scheme}://key:topsecret@bucket/x?secret_key=topsecret&region=%")
+    assert done.exit_code == 1
+    assert "the run must be a path or a URI" in done.stderr
+    assert "topsecret" not in done.output
+
+
+def test_a_checkpoint_may_lie_on_any_file_system_of_fsspec(checkpoint):
+    memory = fsspec.filesystem("memory")
+    memory.put(str(checkpoint), f"/{checkpoint.name}", recursive=True)
+    (view,) = show(f"memory://{checkpoint.name}")
+    assert view.state == show(checkpoint)[0].state
+    memory.rm(f"/{checkpoint.name}", recursive=True)
 
 
 def test_several_loaders_are_listed_and_one_is_shown_by_its_name(tmp_path, source):
