@@ -39,13 +39,11 @@ def place(tmp_path_factory):
     return place
 
 
-def fit(place, recipe, workers, **config):
+def fit(place, recipe, workers, name="one", **config):
     run = {"storage_filesystem": failing_storage.failing_storage(place / "orders")}
     env = {"TMPDIR": str(place / "tmp")}
     config["orders"] = str(place / "orders")
-    return running.fit(
-        storage_functions.train, place, recipe, workers, name="one", run=run, env=env, **config
-    )
+    return running.fit(storage_functions.train, place, recipe, workers, name=name, run=run, env=env, **config)
 
 
 @pytest.fixture(scope="module")
@@ -95,3 +93,15 @@ def test_the_run_goes_on_under_its_name_and_reads_the_state_alone_of_the_checkpo
     files = ("manifest.json", "rank_00000.json", "rank_00001.json", "state.json")
     assert read == [f"{last}/raypack/{name}" for name in files]
     assert not any(path.endswith("model.pt") for path in paths)
+
+
+def test_an_upload_behind_the_training_that_fails_ends_the_run_with_its_name(failed, place):
+    recipe = failed[0]
+    order(place / "orders", "model.pt", errno.EACCES, after=1)
+    message = r"CheckpointError.*model\.pt cannot be written .*get permission to write in the storage_path"
+    with pytest.raises(Exception, match=message):
+        fit(place, recipe, 1, name="behind", upload="async")
+    audit = verify(place / "storage/behind")
+    assert audit.ok, audit.findings
+    assert sum(a.steps for a in audit.attempts) == 4
+    assert [name for name in os.listdir(place / "tmp") if name.startswith("raypack")] == []

@@ -52,13 +52,15 @@ class Train:
     """What a report needs of Ray Train: it stores what all ranks uploaded and keeps a list of it."""
 
     def __init__(self, tmp_path, monkeypatch):
-        self.orders, self.registered, self.uploads = tmp_path / "orders", [], {}
+        self.orders, self.registered, self.refused = tmp_path / "orders", [], None
         self.storage = StorageContext(str(tmp_path / "storage"), "run", failing_storage(self.orders))
         context = SimpleNamespace(get_storage=lambda: self.storage)
         monkeypatch.setattr(ray.train, "get_context", lambda: context)
         monkeypatch.setattr(ray.train, "report", self.report)
 
     def report(self, metrics, *, checkpoint, checkpoint_dir_name, checkpoint_upload_fn, **options):
+        if metrics["rank"] == self.refused:
+            raise ValueError("metrics are refused")
         uploaded = checkpoint_upload_fn(checkpoint, checkpoint_dir_name) if checkpoint else None
         if uploaded is not None and uploaded.path not in self.registered:
             self.registered.append(uploaded.path)
@@ -98,7 +100,7 @@ def report_all(world, failing=None, **options):
                 raise RuntimeError("disk full")
 
         try:
-            report({}, loader, save=save, timeout_s=20.0, **options)
+            report({"rank": rank}, loader, save=save, timeout_s=20.0, **options)
         except Exception as error:
             raised[rank] = error
 
@@ -182,6 +184,16 @@ def test_a_save_that_fails_on_one_rank_ends_the_report_on_all_and_the_next_one_i
     assert_the_first_report_stays(reported, tmp_path)
     assert report_all(reported)[0] == [None, None]
     assert verify(reported.train.registered[-1]).ok
+
+
+def test_a_report_that_ray_train_refuses_on_one_rank_leaves_no_other_waiting(reported, tmp_path):
+    reported.train.refused = 0
+    raised, seconds = report_all(reported)
+    assert str(raised[0]) == "metrics are refused"
+    assert "rank 0 failed in this report" in str(raised[1])
+    assert "Ray Train did not take its report" in str(raised[1])
+    assert seconds < 10
+    assert_the_first_report_stays(reported, tmp_path)
 
 
 def test_a_local_directory_that_cannot_be_made_is_named(reported, tmp_path, monkeypatch):
