@@ -22,7 +22,7 @@ class PrepareError(RaypackError, ValueError):
 
 
 class CheckpointError(RaypackError, ValueError):
-    """A file of a checkpoint is missing, damaged, stale or foreign; the message names it."""
+    """A file of a checkpoint is missing, damaged, stale, foreign or cannot be written; it is named."""
 
 
 class LoaderError(RaypackError, RuntimeError):

@@ -71,6 +71,16 @@ class Meeting:
     def _save_point(self, number: int, attempt: int) -> SavePoint:
         return self._save_points.setdefault((number, attempt), SavePoint(self._world_size, attempt))
 
+    async def tell(self, topic: str, rank: int, word: Any) -> None:
+        """Take a rank's word to a topic; the rank does not wait for those of others."""
+        spot = self._topics.setdefault(topic, _Topic())
+        spot.words[rank] = word
+        spot.taken.add(rank)
+        if len(spot.words) == self._world_size:
+            spot.complete.set()
+        if len(spot.taken) == self._world_size:
+            self._topics.pop(topic, None)
+
     async def leave(self, rank: int) -> None:
         """Learn that a rank meets no more; the actor ends with the last of them."""
         self._left.add(rank)
@@ -97,7 +107,9 @@ def start_meeting(world_size: int, *, name: str) -> Any:
     return handle
 
 
-def meet(actor: Any, topic: str, rank: int, word: Any, *, timeout_s: float, what: str) -> list[Any]:
+def meet(
+    actor: Any, topic: str, rank: int, word: Any, *, timeout_s: float, what: str, remind: bool = True
+) -> list[Any]:
     """Put a word to a topic and return everyone's, by rank.
 
     Args:
@@ -107,12 +119,13 @@ def meet(actor: Any, topic: str, rank: int, word: Any, *, timeout_s: float, what
         word: Anything small that pickles.
         timeout_s: How long to wait for the others, seconds.
         what: What the caller is doing, for the message.
+        remind: Log a warning after a minute; False where a long wait is nobody's fault.
 
     Raises:
         LoaderError: Ranks did not come in time; they are named.
     """
     call = actor.meet.remote(topic, rank, word, timeout_s)
-    if timeout_s > _REMIND_S and not ray.wait([call], timeout=_REMIND_S)[0]:
+    if remind and timeout_s > _REMIND_S and not ray.wait([call], timeout=_REMIND_S)[0]:
         logger.warning(
             "rank %d still waits in %s, which every rank must call; it ends after %g s", rank, what, timeout_s
         )
@@ -124,3 +137,15 @@ def meet(actor: Any, topic: str, rank: int, word: Any, *, timeout_s: float, what
             "every rank, equally often; call it outside of any 'if rank == 0'"
         )
     return words
+
+
+def tell(actor: Any, topic: str, rank: int, word: Any) -> None:
+    """Put a word to a topic for those who wait there, and wait for none of theirs.
+
+    Args:
+        actor: The meeting's handle.
+        topic: What the ranks meet for.
+        rank: The caller's data rank.
+        word: Anything small that pickles.
+    """
+    ray.wait([actor.tell.remote(topic, rank, word)], timeout=_GRACE_S)

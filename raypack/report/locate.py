@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.fs as pafs
 
 from raypack.arguments import shown
-from raypack.errors import CheckpointError
+from raypack.errors import CheckpointError, SourceError
+from raypack.source.location import locate
 from raypack.train.checkpoint_files import FOLDER
 
 _SNAPSHOT = "checkpoint_manager_snapshot.json"
@@ -20,7 +19,7 @@ _WAITS_S = (0.1, 0.3, 0.0)
 
 
 def open_path(path: str | os.PathLike[str]) -> tuple[pafs.FileSystem, str]:
-    """Return the pyarrow filesystem of a path or URI, and the path on it.
+    """Return the pyarrow filesystem of a path or a URI that Arrow or fsspec knows, and the path on it.
 
     Raises:
         CheckpointError: ``path`` is empty, or a URI of no known file system.
@@ -28,13 +27,11 @@ def open_path(path: str | os.PathLike[str]) -> tuple[pafs.FileSystem, str]:
     text = os.fspath(path)
     if not text or "\0" in text:
         raise CheckpointError(f"the run must be a path or a URI, got {shown(text)}")
-    if "://" not in text:
-        return pafs.LocalFileSystem(), str(Path(text).absolute())
     try:
-        filesystem, inner = pafs.FileSystem.from_uri(text)
-    except pa.ArrowInvalid as error:
+        place = locate(text)
+    except SourceError as error:
         raise CheckpointError(f"the run must be a path or a URI: {error}") from error
-    return filesystem, inner.rstrip("/")
+    return place.filesystem, place.path.rstrip("/") or "/"
 
 
 def last_checkpoint(filesystem: pafs.FileSystem, path: str) -> str:

@@ -57,7 +57,7 @@ class Location:
     @property
     def label(self) -> str:
         """The place as messages show it: without the options and secrets that a URI may carry."""
-        return self.uri if self.is_local else _SECRET.sub("//", self.uri.split("?", 1)[0])
+        return self.uri if self.is_local else public(self.uri)
 
     def kind(self) -> FileType:
         """Return whether a file, a folder or nothing lies here."""
@@ -89,6 +89,11 @@ def locate(path: str | os.PathLike[str]) -> Location:
     return _remote(text, match.group(1).lower())
 
 
+def public(uri: str) -> str:
+    """Return a URI without the options and secrets that it may carry; a local path as it is."""
+    return _SECRET.sub("//", uri.split("?", 1)[0]) if _SCHEME.match(uri) else uri
+
+
 def absolute(path: str | os.PathLike[str]) -> str:
     """Return a local path made absolute, so that it means the same in every process; a URI as it is."""
     text = os.fspath(path)
@@ -113,13 +118,14 @@ def _remote(uri: str, scheme: str) -> Location:
         try:
             filesystem, path = FileSystem.from_uri(uri)
         except ArrowInvalid as error:
-            raise SourceError(f"path {uri!r} is no URI that Arrow can read: {error}") from error
+            fault = str(error).replace(uri, public(uri))
+            raise SourceError(f"path {public(uri)!r} is no URI that Arrow can read: {fault}") from error
         return Location(uri, filesystem, path, False)
     try:
         inner, path = fsspec.core.url_to_fs(uri.removeprefix("fsspec+"))
     except (ValueError, ImportError) as error:
         raise SourceError(
-            f"no file system for {uri!r}: {error}; install the fsspec package of {scheme!r}, "
+            f"no file system for {public(uri)!r}: {error}; install the fsspec package of {scheme!r}, "
             "or copy the data to a path that every node sees"
         ) from error
     return Location(uri, PyFileSystem(FSSpecHandler(inner)), path, False)

@@ -10,10 +10,13 @@ checkpoint's own name too, so a file or folder of another checkpoint is refused 
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
+from raypack.errors import CheckpointError
 from raypack.train.run_state import sealed
 
 FOLDER = "raypack"
@@ -21,6 +24,7 @@ MANIFEST = "manifest.json"
 STATE = "state.json"
 MANIFEST_FORMAT = "raypack checkpoint"
 RANK_FORMAT = "raypack rank state"
+_OUR_NAME = re.compile(r"^step_\d{8,}_w\d+_a\d+_([0-9a-f]{12})$")
 
 Entry = dict[str, Any]
 """Size and digest of a file, as the manifest lists it: ``{"bytes": int, "digest": hex}``."""
@@ -40,6 +44,12 @@ def checkpoint_name(values: dict[str, Any]) -> str:
     attempts = values["ledger"]["attempts"]
     attempt = attempts[-1]["number"] if attempts else 0
     return f"step_{values['step']:08d}_w{values['world_size']}_a{attempt}_{values['nonce'][:12]}"
+
+
+def nonce_in_name(path: str) -> str | None:
+    """Return the nonce's beginning in a checkpoint's name, or None where the name is none of ours."""
+    ours = _OUR_NAME.match(path.rstrip("/").rsplit("/", 1)[-1])
+    return ours[1] if ours else None
 
 
 def loader_folder(directory: Path, name: str | None) -> Path:
@@ -85,12 +95,32 @@ def write_manifest(folder: Path, values: dict[str, Any], files: dict[str, Entry]
 
 
 def _write(folder: Path, name: str, values: dict[str, Any]) -> dict[str, Entry]:
-    folder.mkdir(parents=True, exist_ok=True)
     data = sealed(values)
-    (folder / name).write_bytes(data)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    except OSError as error:
+        raise CheckpointError(
+            f"{folder / name} cannot be written ({error.strerror}): {remedy(error, f'for {folder}')}"
+        ) from error
     return {name: entry_of(data)}
 
 
 def entry_of(data: bytes) -> Entry:
     """Return a file's manifest entry."""
     return {"bytes": len(data), "digest": hashlib.blake2b(data, digest_size=16).hexdigest()}
+
+
+def remedy(error: Exception, where: str) -> str:
+    """Return what a user can do about a file that cannot be written.
+
+    Args:
+        error: What was raised.
+        where: The place, as it goes on after "free space" or "permission to write".
+    """
+    code = getattr(error, "errno", None)
+    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return f"free space {where}, or name a larger place"
+    if code in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"get permission to write {where}, or name another place"
+    return f"see to the storage {where}, then start the run again under its name"

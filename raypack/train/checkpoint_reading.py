@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -19,6 +18,7 @@ from raypack.train.checkpoint_files import (
     RANK_FORMAT,
     STATE,
     entry_of,
+    nonce_in_name,
     rank_file,
 )
 from raypack.train.ledger import exact_fields
@@ -29,7 +29,6 @@ _RANK_FIELDS = ["format", "version", "nonce", "rank", "world_size", "state"]
 _LARGEST_FILE = 64 << 20
 _MOST_RANKS = 1 << 20
 _READERS = 16
-_OUR_NAME = re.compile(r"^step_\d{8,}_w\d+_a\d+_([0-9a-f]{12})$")
 _Value = TypeVar("_Value")
 
 
@@ -44,7 +43,14 @@ def read_state(filesystem: pafs.FileSystem, path: str, name: str | None = None) 
     Raises:
         CheckpointError: A file is missing, extra, cut short, edited, stale or foreign; it is named.
     """
-    folder = "/".join([path.rstrip("/"), FOLDER, *([name] if name else [])])
+    return read_records(filesystem, path, name)[0]
+
+
+def read_records(
+    filesystem: pafs.FileSystem, path: str, name: str | None = None
+) -> tuple[RunState, list[TokenBatchState] | None]:
+    """Return what `read_state` does and, under the rank deal, the records of all ranks too."""
+    folder = folder_of(path, name)
     present = _present(filesystem, folder, path, name)
     if MANIFEST not in present:
         raise CheckpointError(f"{folder}/{MANIFEST} is missing: {_others(filesystem, path, name)}")
@@ -67,7 +73,20 @@ def read_state(filesystem: pafs.FileSystem, path: str, name: str | None = None) 
         numbers = range(manifest["world_size"])
         with ThreadPoolExecutor(_READERS) as pool:  # small files, far away: side by side
             ranks = [*pool.map(lambda r: load(rank_file(r), lambda v: _rank_state(v, r, manifest)), numbers)]
-    return _named(f"{folder}/{STATE}", lambda: _state(values, ranks, manifest))
+    return _named(f"{folder}/{STATE}", lambda: _state(values, ranks, manifest)), ranks
+
+
+def folder_of(path: str, name: str | None) -> str:
+    """Return where a loader's files lie in a checkpoint."""
+    return "/".join([path.rstrip("/"), FOLDER, *([name] if name else [])])
+
+
+def loader_names(filesystem: pafs.FileSystem, path: str) -> list[str | None]:
+    """Return the names of a checkpoint's loaders; a loader without a name is None."""
+    infos = filesystem.get_file_info(pafs.FileSelector(f"{path.rstrip('/')}/{FOLDER}", allow_not_found=True))
+    named = sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
+    unnamed = any(info.type == pafs.FileType.File for info in infos)
+    return [*([None] if unnamed else []), *named]
 
 
 def _present(filesystem: pafs.FileSystem, folder: str, path: str, name: str | None) -> list[str]:
@@ -128,11 +147,11 @@ def _manifest(data: bytes) -> dict[str, Any]:
 
 
 def _check_name(path: str, manifest: dict[str, Any], file: str) -> None:
-    ours = _OUR_NAME.match(path.rstrip("/").rsplit("/", 1)[-1])
-    if ours and not manifest["nonce"].startswith(ours[1]):
+    ours = nonce_in_name(path)
+    if ours and not manifest["nonce"].startswith(ours):
         raise CheckpointError(
             f"{file} is stale: it belongs to the report {manifest['nonce'][:12]} (step "
-            f"{shown(manifest['step'])}), the checkpoint's name to {ours[1]}"
+            f"{shown(manifest['step'])}), the checkpoint's name to {ours}"
         )
 
 

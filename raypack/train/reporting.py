@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import ray.train
-from ray.train import Checkpoint
-
-from raypack.actors.meeting import meet
-from raypack.arguments import type_name
+from raypack.arguments import choice, type_name
 from raypack.errors import LoaderError
 from raypack.train.checkpoint_files import (
     FOLDER,
@@ -28,6 +21,8 @@ from raypack.train.checkpoint_files import (
 )
 from raypack.train.loader import PackedLoader
 from raypack.train.saving import REASON
+from raypack.train.sending import RankDirectory, send
+from raypack.train.together import Together
 
 _reports: dict[str, int] = {}
 
@@ -37,6 +32,7 @@ def report(
     loader: PackedLoader | Mapping[str, PackedLoader],
     *,
     save: Callable[[str], None] | None = None,
+    upload: str = "sync",
     timeout_s: float = 600.0,
 ) -> None:
     """Report metrics and a checkpoint that holds the model and the data's state; call it on every rank.
@@ -48,51 +44,67 @@ def report(
             names must differ between ranks (write the model on rank 0, optimizer shards by rank). It is
             called again, between two later steps, when the run is about to be resized or a node to be
             taken away: so it must save what is there then.
-        timeout_s: How long a rank waits for the others before it names who is missing, seconds.
+        upload: ``sync`` returns when every rank's files are in the run's storage. ``async`` returns once
+            they are written locally and uploads them behind the training; the checkpoint counts, and a
+            restart goes on from it, when all ranks have uploaded theirs. Files wait in TMPDIR meanwhile.
+        timeout_s: How long a rank waits for the others before it names who is missing, seconds;
+            uploads may take longer.
 
     Raises:
-        LoaderError: A rank did not come, ranks differ in their state, a step is not committed, two
-            ranks wrote one file name, or metrics are no JSON.
+        LoaderError: A rank did not come or failed, ranks differ in their state, a step is not
+            committed, two ranks wrote one file name, or metrics are no JSON.
+        CheckpointError: A file cannot be written, on this rank. The checkpoint before stays the last;
+            let it end the attempt, so that Ray Train starts a new one from there.
     """
     loaders = _by_name(loader)
     _check_json(metrics)
     if save is not None and not callable(save):
         raise TypeError(f"save must be a function of a directory, got {type_name(save)}")
+    choice("upload", upload, ("sync", "async"), error=LoaderError)
     first = next(iter(loaders.values()))
     place = first.place
     words = {name: one.word() for name, one in loaders.items()}
     count = _reports[place.group] = _reports.get(place.group, 0) + 1  # what was refused here is no report
-    word = {"nonce": uuid.uuid4().hex, "words": words}
-
-    def met(topic: str, mine: Any) -> list[Any]:
-        return meet(first.meeting, f"{topic} {count}", place.rank, mine, timeout_s=timeout_s, what="report")
-
-    ranks = met("report", word)
+    together = Together(first.meeting, place.rank, count, timeout_s)
+    ranks = together.share("report", {"nonce": uuid.uuid4().hex, "words": words})
     _check_agreement([rank["words"] for rank in ranks])
     states = {
         name: one.run_state(ranks[0]["nonce"], [rank["words"][name] for rank in ranks])
         for name, one in loaders.items()
     }
-    directory = tempfile.mkdtemp(prefix="raypack-report-")
-    try:
-        entries = _fill(Path(directory), loaders, states, save)
-        filled = met("files", {"files": _files(Path(directory)), "entries": entries})
-        _check_names([rank["files"] for rank in filled])
-        if place.rank == 0:
-            for name, values in states.items():
-                files = {file: entry for rank in filled for file, entry in rank["entries"][name].items()}
-                write_manifest(loader_folder(Path(directory), name), values, files)
-        ray.train.report(
-            dict(metrics),
-            checkpoint=Checkpoint.from_directory(directory) if os.listdir(directory) else None,
-            checkpoint_dir_name=checkpoint_name(next(iter(states.values()))),
-        )
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    with RankDirectory() as directory:
+        _write_files(together, directory, loaders, states, save)
+        mode = "local" if place.local else upload
+        send(dict(metrics), directory, checkpoint_name(next(iter(states.values()))), mode, together)
     # By itself a loader can report where it is the only one: another one may be inside a step.
     again = _again(metrics, loader, save, timeout_s) if len(loaders) == 1 else None
     for one in loaders.values():
         one.remember(again)
+
+
+def _write_files(
+    together: Together,
+    directory: RankDirectory,
+    loaders: dict[str | None, PackedLoader],
+    states: dict[str | None, dict[str, Any]],
+    save: Callable[[str], None] | None,
+) -> None:
+    """Write every rank's files and, last of all, the manifests on rank 0."""
+
+    def own_files() -> dict[str, Any]:
+        entries = _fill(directory.make(), loaders, states, save)
+        return {"files": _files(directory.path), "entries": entries}
+
+    filled = together.do("files", own_files)
+    _check_names([rank["files"] for rank in filled])
+
+    def manifests() -> None:
+        for name, loader in loaders.items():
+            if loader.place.rank == 0:
+                files = {file: entry for rank in filled for file, entry in rank["entries"][name].items()}
+                write_manifest(loader_folder(directory.path, name), states[name], files)
+
+    together.do("manifest", manifests)
 
 
 def _again(

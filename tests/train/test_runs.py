@@ -7,6 +7,8 @@ import pytest
 import ray
 import torch
 from ray import cloudpickle
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
 
 from raypack.batching.options import TokenBatchOptions
 from raypack.batching.step_planner import StepPlanner
@@ -229,6 +231,19 @@ def test_a_shard_of_a_trainers_datasets_opens_the_loader_beside_other_datasets(s
     assert sum(examples for examples, _ in parts) == 1501
     assert sorted(n for _, numbers in parts for n in numbers) == list(range(20))
     assert "a packed shard gives optimizer steps" in (tmp_path / "refused-1").read_text()
+
+
+@pytest.mark.parametrize("backend", ["direct", "ray_data"])
+def test_in_local_mode_a_loader_goes_on_from_the_last_report_of_its_process(source, backend):
+    recipe = recipe_of(source, backend=backend)
+    trainer = TorchTrainer(
+        functions.twice, train_loop_config={"recipe": recipe}, scaling_config=ScalingConfig(num_workers=0)
+    )
+    result = trainer.fit()
+    assert result.metrics == {"starts": [0, 10], "done": 1.0}
+    audit = verify(result.checkpoint.path)
+    assert audit.ok, audit.findings
+    assert audit.epochs[0].complete
 
 
 def test_a_source_that_some_ranks_lack_is_told_to_all_with_their_nodes(source, tmp_path):

@@ -1,4 +1,4 @@
-"""The command line. Commands import what they need when they run, so that ``--help`` is quick."""
+"""Commands that make a source."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
-
-from raypack.errors import RaypackError
-from raypack.version import __version__
 
 if TYPE_CHECKING:
     from raypack.data.prepare_counts import PrepareCounts
@@ -45,30 +42,7 @@ _INDEXED = {
 }
 
 
-class _Failure(click.ClickException):
-    """Bad input: one line and exit code 2, as for bad usage."""
-
-    exit_code = 2
-
-
-class _Commands(click.Group):
-    """A group whose commands end with one clear line, not a traceback, where the input is at fault."""
-
-    def invoke(self, context: click.Context) -> Any:
-        """Run a command."""
-        try:
-            return super().invoke(context)
-        except (RaypackError, OSError) as error:
-            raise _Failure(" ".join(str(error).split())) from error
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="raypack")
-def main() -> None:
-    """Elastic, token-budgeted, packed data loading for LLM training on Ray."""
-
-
-@main.command()
+@click.command()
 @click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
 @click.option("--out", required=True, help="Folder or URI to make; nothing may lie there.")
 @click.option(
@@ -161,7 +135,7 @@ def prepare(
     _show(source, _PREPARED)
 
 
-@main.command()
+@click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--out", required=True, help="Folder or URI to make; nothing may lie there.")
 @click.option("--column", default="input_ids", show_default=True, help="Column of the tokens.")
@@ -253,50 +227,3 @@ def _show(source: ArrowSource, labels: dict[str, str]) -> None:
     Console().print(table)
     click.echo(f"source       {source.path}")
     click.echo(f"fingerprint  {source.fingerprint}")
-
-
-@main.command()
-@click.argument("run_dir")
-@click.option("--source", help="Where the source lies now; by default where the run found it.")
-@click.option("--name", help="Name of the loader, for runs with several.")
-def verify(run_dir: str, source: str | None, name: str | None) -> None:
-    """Prove that a run trained every example exactly once.
-
-    Reads one checkpoint and the source, and starts no Ray. RUN_DIR is <storage_path>/<run name>, or one
-    checkpoint in it. Exits with 1 where it is not proven.
-    """
-    from rich.console import Console
-
-    from raypack.report import verify as run
-    from raypack.report.tables import audit_table
-
-    audit = run(run_dir, source=source, name=name)
-    Console().print(audit_table(audit))
-    if not audit.ok:
-        raise SystemExit(1)
-
-
-@main.command()
-@click.argument("model", metavar="MODEL_OR_CONFIG")
-@click.option("--device", help="Where to try it.  [default: cuda where there is some, else cpu]")
-def doctor(model: str, device: str | None) -> None:
-    """Show which ways of packing keep documents apart for a model.
-
-    Builds a tiny random copy of the architecture and compares packed documents with each one alone, for
-    every exporter that runs here and for what people do without one. MODEL_OR_CONFIG is a model's folder,
-    its config.json, or a model type of transformers (llama, qwen3, ...). Nothing is downloaded. Exits with
-    1 where the way that raypack picks is not proven.
-    """
-    from rich.console import Console
-
-    from raypack.report.doctor import diagnose
-    from raypack.report.tables import doctor_table
-
-    diagnosis = diagnose(model, device)
-    Console().print(doctor_table(diagnosis))
-    if not diagnosis.ok:
-        raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    main()
