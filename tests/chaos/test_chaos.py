@@ -9,7 +9,7 @@ from tests.chaos.plan import plan_of
 from tests.chaos.run import Nodes, run_plan
 
 pytestmark = pytest.mark.ray
-STEPS = 180
+STEPS = 100
 
 
 @pytest.fixture(scope="module")
