@@ -64,8 +64,7 @@ def get_loader(
     label = _label(place, name)
     meeting = start_meeting(place.world_size, name=place.actor_name("meeting", label))
     source = _open_everywhere(meeting, place, recipe)
-    restored = _read_checkpoint(name) if place.rank == 0 else None
-    restored = _agree(meeting, place, source, recipe, restored)
+    restored = _agree(meeting, place, source, recipe, name)
     _check_restored(recipe, source, place, restored, allowed)
     start = rank_start if recipe.deal == "rank" else global_start
     deal, spec, pace = start(recipe, source, place, restored, torch_device)
@@ -131,17 +130,23 @@ def _read_checkpoint(name: str | None) -> RunState | None:
 
 
 def _agree(
-    meeting: Any, place: Place, source: ArrowSource, recipe: PackedData, restored: RunState | None
+    meeting: Any, place: Place, source: ArrowSource, recipe: PackedData, name: str | None
 ) -> RunState | None:
-    """Share rank 0's state, and make sure that all ranks see one source and hold one recipe."""
+    """Share what rank 0 reads of the checkpoint; make sure that all ranks see one source and one recipe."""
     recipe = replace(recipe, source=recipe.source_path)
     word = {"fingerprint": source.fingerprint, **{f.name: getattr(recipe, f.name) for f in fields(recipe)}}
     if place.rank == 0:
-        word["restored"] = restored
+        word |= {"restored": None, "fault": None}
+        try:
+            word["restored"] = _read_checkpoint(name)
+        except (CheckpointError, OSError) as error:
+            word["fault"] = str(error)
     words = meet(meeting, "start", place.rank, word, timeout_s=_START_TIMEOUT_S, what="get_loader")
+    if words[0]["fault"] is not None:
+        raise CheckpointError(words[0]["fault"])
     for rank, other in enumerate(words):
         for what, value in other.items():
-            if what != "restored" and value != words[0][what]:
+            if what not in ("restored", "fault") and value != words[0][what]:
                 raise LoaderError(
                     f"rank {rank} has another {what} than rank 0: {shown(value)}, not "
                     f"{shown(words[0][what])}; every rank must open the same source with the same recipe"

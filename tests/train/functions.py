@@ -13,7 +13,7 @@ import ray.train.torch
 import torch
 
 from raypack.collate import build_attention_mask
-from raypack.errors import LoaderError, SourceError
+from raypack.errors import LoaderError
 from raypack.train import get_evaluation, get_loader, report
 
 VOCABULARY = 97
@@ -166,11 +166,6 @@ def unfaithful(config):
         report({}, {"skips": skips, "doubles": doubles, "faithful": faithful})
 
 
-def seed_by_rank(config):
-    """Open a loader of another order on each rank."""
-    get_loader(replace(config["recipe"], seed=ray.train.get_context().get_world_rank()))
-
-
 def take_one(config):
     """Take a single batch."""
     with get_loader(config["recipe"]) as loader:
@@ -219,20 +214,34 @@ def elastic(config):
         report({"done": True}, loader)
 
 
-def source_of_rank_0_alone(config):
-    """Open a source that lies in the memory of rank 0's process; write down what every rank is told."""
+def refused_starts(config):
+    """Open loaders that must be refused, and write down what every rank is told."""
     import pyarrow as pa
 
     from raypack.source import write_source
 
+    recipe, out = config["recipe"], Path(config["scratch"])
     rank = ray.train.get_context().get_world_rank()
-    if rank == 0:
+    if rank == 0:  # a source in the memory of one process alone
         ids = pa.LargeListArray.from_arrays(pa.array([0, 2], pa.int64()), pa.array([1, 2], pa.int32()))
         write_source("memory://one-process", [pa.table({"input_ids": ids})])
-    try:
-        get_loader(replace(config["recipe"], source="memory://one-process"))
-    except SourceError as error:
-        (Path(config["scratch"]) / f"lacks-{rank}").write_text(str(error))
+
+    def attempt(name, **change):
+        try:
+            get_loader(replace(recipe, **change)).close()
+        except Exception as error:
+            (out / f"{name}-{rank}").write_text(f"{type(error).__name__}: {error}")
+        else:
+            (out / f"{name}-{rank}").write_text("nothing")
+
+    attempt("another-budget", maximum_tokens=2 * recipe.maximum_tokens)
+    attempt("another-seed", seed=4)
+    attempt("seed-by-rank", seed=rank)
+    attempt("another-source", source=config["other"])
+    attempt("one-rank-lacks-it", source="memory://one-process")
+    if rank == 0:
+        os.truncate(Path(ray.train.get_checkpoint().path) / "raypack/state.json", 400)
+    attempt("damaged")
 
 
 def through_shards(config):

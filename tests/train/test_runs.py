@@ -1,6 +1,7 @@
 """Whole runs on a real Ray: killed, resumed on other worlds, audited, compared with one process."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -152,13 +153,22 @@ def test_a_finished_run_that_is_started_again_trains_nothing_and_stays_proven(ch
     assert audit.attempts[-1].world_size == 1
 
 
-def test_a_damaged_checkpoint_ends_the_next_start_with_its_name(chain, place, source):
-    filesystem, path = open_path(place / "storage/chain")
-    state = last_checkpoint(filesystem, path) + "/raypack/state.json"
-    with open(state, "r+") as file:
-        file.truncate(400)
-    with pytest.raises(Exception, match=r"CheckpointError.*state\.json: must have \d+ bytes, has 400"):
-        fit(functions.train, place, recipe_of(source, window=256), 1, name="chain")
+def test_a_start_that_cannot_go_on_from_a_checkpoint_says_why_on_every_rank(chain, place, source):
+    other = write_source(str(place / "other"), [documents_table(long_tailed(1400, seed=5))])
+    recipe = replace(recipe_of(source, window=256), maximum_tokens=96, batches_per_step=6)
+    fit(functions.refused_starts, place, recipe, 2, name="chain", other=other.path)
+    expected = {
+        "another-budget": r"CheckpointError: maximum_tokens must stay 96, .*got 192: .*may_change",
+        "another-seed": r"CheckpointError: seed must stay 3, .*got 4: give the run another name",
+        "seed-by-rank": r"LoaderError: rank 1 has another seed than rank 0: 1, not 0",
+        "another-source": r"SourceError: .*not the one that this run began with.*1400",
+        "one-rank-lacks-it": r"SourceError: .*memory://one-process cannot be opened on node .* \(rank 1\)",
+        "damaged": r"CheckpointError: .*state\.json: must have \d+ bytes, has 400",
+    }
+    for name, message in expected.items():
+        for rank in (0, 1):
+            told = (place / f"{name}-{rank}").read_text()
+            assert re.match(message, told), (name, rank, told)
 
 
 # -- rules of the loop ----------------------------------------------------------------------------
@@ -207,17 +217,6 @@ def test_a_run_whose_cpus_leave_nothing_for_ray_data_says_so(source, tmp_path):
         )
 
 
-def test_a_recipe_that_may_not_change_or_differs_between_ranks_names_the_argument(source, tmp_path):
-    recipe = recipe_of(source, backend="direct")
-    fit(functions.train, tmp_path, recipe, 1, name="other", stop_after=3)
-    changed = replace(recipe, maximum_tokens=2 * BUDGET)
-    message = rf"CheckpointError.*maximum_tokens must stay {BUDGET}, .*got {2 * BUDGET}: .*may_change"
-    with pytest.raises(Exception, match=message):
-        fit(functions.train, tmp_path, changed, 1, name="other")
-    with pytest.raises(Exception, match=r"LoaderError.*rank 1 has another seed than rank 0: 1, not 0"):
-        fit(functions.seed_by_rank, tmp_path, recipe, 2, name="ranks")
-
-
 def test_a_shard_of_a_trainers_datasets_opens_the_loader_beside_other_datasets(source, tmp_path):
     recipe = recipe_of(source)
     config = PackedDataConfig({"train": recipe})
@@ -244,19 +243,3 @@ def test_in_local_mode_a_loader_goes_on_from_the_last_report_of_its_process(sour
     audit = verify(result.checkpoint.path)
     assert audit.ok, audit.findings
     assert audit.epochs[0].complete
-
-
-def test_a_source_that_some_ranks_lack_is_told_to_all_with_their_nodes(source, tmp_path):
-    fit(functions.source_of_rank_0_alone, tmp_path, recipe_of(source, backend="direct"), 2, name="lacks")
-    for rank in (0, 1):
-        told = (tmp_path / f"lacks-{rank}").read_text()
-        assert "the source memory://one-process cannot be opened on node" in told
-        assert "(rank 1)" in told
-
-
-def test_a_source_that_changed_is_refused_at_resume_and_the_change_is_told(source, tmp_path):
-    recipe = recipe_of(source, backend="direct")
-    fit(functions.train, tmp_path, recipe, 1, name="changed", stop_after=3)
-    other = write_source(str(tmp_path / "other"), [documents_table(long_tailed(1400, seed=5))])
-    with pytest.raises(Exception, match=r"SourceError.*not the one that this run began with.*1400"):
-        fit(functions.train, tmp_path, recipe_of(other, backend="direct"), 1, name="changed")
