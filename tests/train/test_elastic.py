@@ -1,4 +1,7 @@
-"""A run on a cluster of nodes that join and vanish: saved before it grows, gone on when it shrinks."""
+"""A run on a cluster of nodes that join and vanish: saved before it grows, gone on when it shrinks.
+
+    pytest -m slow tests/train/test_elastic.py
+"""
 
 import json
 import os
@@ -22,7 +25,7 @@ from raypack.train import PackedData, RaypackCallback
 from tests.conftest import documents_table, long_tailed
 from tests.train import functions
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 PATIENCE_S = 240
 
