@@ -63,3 +63,31 @@ def check_arguments(args: Any, options: Mapping[str, Any], world_size: int) -> N
             f"args are of {args.world_size} ranks with {args.n_gpu} GPUs each, the loader of {world_size} "
             "with one at most: make TrainingArguments in the train function of a TorchTrainer"
         )
+
+
+def check_trainer(kind: type) -> None:
+    """Refuse trainers that make their own data.
+
+    Raises:
+        LoaderError: It is one of TRL's.
+    """
+    for one in kind.__mro__:
+        if one.__module__.split(".")[0] == "trl":
+            raise LoaderError(
+                f"{kind.__name__} must not be one of TRL's trainers, and is a {one.__name__}: these tokenise "
+                "and pack a data set of their own, and compute a loss of their own. For supervised "
+                "fine-tuning use PackedTrainer on a source of raypack.prepare(rows='chat') or (rows='prompt')"
+            )
+
+
+def check_model(model: Any) -> None:
+    """Refuse a model whose loss is more than that of its logits.
+
+    Raises:
+        LoaderError: It asks for an auxiliary loss.
+    """
+    if getattr(model.config, "output_router_logits", False):
+        raise LoaderError(
+            "model.config.output_router_logits must be False, got True: the routers' auxiliary loss is no "
+            "part of step.loss; write the loop yourself, and add it there"
+        )

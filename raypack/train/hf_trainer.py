@@ -2,7 +2,10 @@
 
 Trainer counts steps by counting micro-batches and finds its place again by skipping data. Here the loader
 does both: each of Trainer's optimizer steps takes one step of the loader, which is committed after the
-optimizer, and Trainer's own files join the data's state in one Ray Train checkpoint.
+optimizer, and Trainer's own files join the data's state in one Ray Train checkpoint. In a train function:
+
+    with get_loader(recipe) as loader:
+        PackedTrainer(model=model, args=TrainingArguments(...), loader=loader).train()
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from raypack.arguments import shown, type_name
 from raypack.collate import PackedBatch, pick_attention
 from raypack.collate.loss import next_token_loss_sum
 from raypack.errors import LoaderError
-from raypack.train.hf_arguments import check_arguments
+from raypack.train.hf_arguments import check_arguments, check_model, check_trainer
 from raypack.train.loader import PackedLoader
 from raypack.train.reporting import report
 from raypack.train.step import Step
@@ -43,6 +46,9 @@ _BATCH = "raypack_batch"
 class PackedTraining(_Base):
     """What makes a Trainer one of packed data; mixed in before it, ``class Mine(PackedTraining, Trainer)``.
 
+    The loss is ``step.loss`` of the logits, so Trainer's own ways to compute one are refused. At another
+    world size dropout draws other numbers.
+
     Args:
         loader: The opened loader, with ``deal="global"``.
         args: TrainingArguments, by name. ``gradient_accumulation_steps`` and ``max_steps`` are set here, from
@@ -63,6 +69,7 @@ class PackedTraining(_Base):
     ) -> None:
         if not isinstance(loader, PackedLoader):
             raise TypeError(f"loader must be a PackedLoader, from get_loader, got {type_name(loader)}")
+        check_trainer(type(self))
         check_arguments(args, options, loader.place.world_size)
         args = copy.copy(args)
         args.max_steps = loader.count_steps()
@@ -73,6 +80,7 @@ class PackedTraining(_Base):
         self._folder: str | None = None
         self._logs: dict[str, float] = {}
         super().__init__(args=args, **options)
+        check_model(self.model)
         self.model_accepts_loss_kwargs = True  # earlier versions tell by it that the loss is scaled
         self._export = _export_of(self.model, args) if export is None else export
         self.add_callback(_Commits(self))

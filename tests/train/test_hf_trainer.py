@@ -17,7 +17,7 @@ from raypack.errors import LoaderError
 from raypack.report import verify
 from raypack.train import PackedData
 from raypack.train.hf_arguments import check_arguments
-from raypack.train.hf_trainer import PackedTrainer
+from raypack.train.hf_trainer import PackedTrainer, PackedTraining
 from tests.collate.models import tiny_model
 from tests.conftest import long_tailed
 from tests.train import trainer_functions
@@ -167,3 +167,16 @@ def test_a_step_is_taken_whole_filled_up_and_has_the_steps_own_loss(tmp_path, lo
     sum(losses).backward()
     with pytest.raises(LoaderError, match="resume_from_checkpoint must be left out, got True"):
         trainer.train(resume_from_checkpoint=True)
+
+
+def test_a_trainer_of_trl_is_refused_for_it_makes_its_own_data(tmp_path, loader):
+    trl = pytest.importorskip("trl")
+    mixed = type("Mixed", (PackedTraining, trl.SFTTrainer), {})
+    with pytest.raises(LoaderError, match=r"Mixed must not be one of TRL's .* use PackedTrainer on a source"):
+        mixed(model=tiny_model(), args=arguments(tmp_path), loader=loader)
+
+
+def test_a_model_with_a_loss_beside_that_of_its_logits_is_refused(tmp_path, loader):
+    model = tiny_model("Mixtral", num_local_experts=2, output_router_logits=True)
+    with pytest.raises(LoaderError, match="auxiliary loss is no part"):
+        PackedTrainer(model=model, args=arguments(tmp_path), loader=loader)
