@@ -115,13 +115,19 @@ def open_or_prepare(out: Path, chats: str, model: str, budget: int) -> raypack.A
 def load(folder: str, device: torch.device):
     """Load a model with the attention that keeps packed chats apart fastest on this device."""
     half = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    dtype = torch.bfloat16 if half else torch.float32
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    attention = raypack.pick_attention(config, device, dtype=dtype)
+    attention = raypack.pick_attention(config, device, dtype=torch.bfloat16 if half else torch.float32)
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, attn_implementation=attention.implementation, local_files_only=True
+        folder, dtype=torch.float32, attn_implementation=attention.implementation, local_files_only=True
     )
     return model.to(device).train(), attention
+
+
+def logits(model: torch.nn.Module, attention, batch: raypack.PackedBatch) -> torch.Tensor:
+    """Run the model, in bfloat16 where the device has it; the weights stay float32."""
+    half = attention.evidence.dtype is torch.bfloat16
+    with torch.autocast(batch.device.type, torch.bfloat16, enabled=half):
+        return model(**attention.export(batch, getattr(model, "module", model))).logits
 
 
 def train(config: dict) -> None:
@@ -148,7 +154,7 @@ def train(config: dict) -> None:
             losses = []
             for batch in step:
                 with step.sync(model, batch):
-                    losses.append(step.loss(model(**attention.export(batch, bare)).logits, batch))
+                    losses.append(step.loss(logits(model, attention, batch), batch))
                     losses[-1].backward()
             torch.nn.utils.clip_grad_norm_(bare.parameters(), 1.0)
             optimizer.step()
@@ -183,7 +189,7 @@ def evaluate(model: torch.nn.Module, attention, recipe: raypack.train.PackedData
     """Return the mean loss over the answers of other chats, each of them read by one rank."""
     evaluation = raypack.train.get_evaluation(recipe)
     model.eval()
-    losses = [evaluation.loss(model(**attention.export(each, model)).logits, each) for each in evaluation]
+    losses = [evaluation.loss(logits(model, attention, batch), batch) for batch in evaluation]
     return evaluation.mean(sum(losses))
 
 
