@@ -55,15 +55,12 @@ class PackedLoader:
         self._recipe, self._name, self._place, self._source = recipe, name, place, source
         self._deal, self._ledger = deal, ledger
         self._node_planner, self._meeting, self._device = node_planner, meeting, device
-        self._pace = pace
-        self._told = 0
+        self._pace, self._rows = pace, Rows(iter(()))
+        self._told = self._committed_batches = self._tokens_here = 0
         self._first_step = self._reported = ledger.steps
-        self._committed_batches = 0
-        self._tokens_here = 0
         self._trained: dict[int, EpochEntry] = {}
         self._open_step: Step | None = None
         self._stream: Stream | None = None
-        self._rows = Rows(iter(()))
         self._batches = DevicePrefetcher(self._to_batch, streams_of(device))
         self._saver = Saver(meeting, place.rank)
         self._closed = False
@@ -89,6 +86,15 @@ class PackedLoader:
     def source(self) -> ArrowSource:
         """The source that is trained."""
         return self._source
+
+    @property
+    def batches_per_step(self) -> int:
+        """Batches of an optimizer step over all ranks; the last step of an epoch may have fewer."""
+        return self._deal.batches_per_step
+
+    def count_steps(self) -> int:
+        """Return the number of optimizer steps of the whole run; see `PackedData.count_steps`."""
+        return self._recipe.count_steps(self.batches_per_step)
 
     @property
     def steps_done(self) -> int:
