@@ -132,7 +132,7 @@ def story(storage: Path, gpu: bool) -> bool:
 def main() -> int:
     flags = argparse.ArgumentParser(description="FSDP2 with sharded checkpoints on Ray Train.")
     flags.add_argument("--gpu", action="store_true", help="a GPU for each worker; a CPU otherwise")
-    flags.add_argument("--storage", type=Path, help="a folder that every node sees; else a temporary one")
+    flags.add_argument("--storage", type=Path, help="an empty folder that every node sees; else temporary")
     args = flags.parse_args()
     ray.init(log_to_driver=False, **({} if args.gpu else {"num_cpus": 4, "include_dashboard": False}))
     with tempfile.TemporaryDirectory(prefix="raypack-") as temporary:
