@@ -24,7 +24,7 @@ from raypack.errors import LoaderError
 from raypack.report import verify
 from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
-from raypack.train import get_loader, report
+from raypack.train import get_evaluation, get_loader, report
 from raypack.train.sharded import load_sharded, save_sharded
 from tests.conftest import documents_table, long_tailed
 from tests.train import functions
@@ -90,7 +90,14 @@ def train(config):
                 if step.index % 2 or step.index == config["stop"] or loader.progress == 1.0:
                     report({"step": step.index}, loader, save=lambda folder: save_sharded(state_of(), folder))
                 if step.index == config["stop"]:
+                    mean = evaluated(model, get_evaluation(config["recipe"], mesh=mesh, data_dim="dp"))
+                    (scratch / f"mean-{rank}").write_text(repr(mean))
                     return
+
+
+def evaluated(model, evaluation):
+    with torch.no_grad():
+        return evaluation.mean(sum(evaluation.loss(model(batch), batch) for batch in evaluation))
 
 
 def refused(action, file):
@@ -163,7 +170,7 @@ def test_a_slice_of_the_mesh_is_refused_on_every_process_with_the_remedy(run, pl
         assert "mesh must hold all 4 processes of the run" in (place / f"slice-{rank}").read_text()
 
 
-def test_its_parameters_are_those_of_one_process(run, source):
+def test_its_parameters_and_its_evaluation_are_those_of_one_process(run, source, place):
     model = Model()
     optimizer = optimizer_of(model)
     planner = StepPlanner(
@@ -181,7 +188,11 @@ def test_its_parameters_are_those_of_one_process(run, source):
             (next_token_loss_sum(model(batch), batch.labels) / step.supervised_tokens).backward()
         optimizer.step()
         optimizer.zero_grad()
+        if step.index == STOP:
+            expected = evaluated(model, get_evaluation(recipe_of(source), rank=0, world_size=1))
     assert step.index > STOP + 2
+    for rank in range(4):
+        assert float((place / f"mean-{rank}").read_text()) == pytest.approx(expected, abs=1e-9)
     state = {"model": Model().state_dict()}
     filesystem, path = open_path(run)
     load_sharded(Checkpoint(last_checkpoint(filesystem, path), filesystem), state)
