@@ -38,17 +38,20 @@ class PlannerSpec:
     state: StepPlannerState | TokenBatchState
     """Where the attempt begins, micro-batch 0: of all ranks (global deal), or of one (rank deal)."""
     world_size: int
+    """Data ranks."""
     epochs: int
     ahead: int
     """Micro-batches that a rank's reader may be ahead of what the rank has committed."""
     ranks_here: int
-    """Ranks that ask this actor; it ends when all of them have left."""
+    """Processes that ask this actor; it ends when all of them have left."""
     attention_cost: AttentionCost = field(default_factory=AttentionCost)
     """Weights of the balance over ranks, under the global deal."""
     micros: int = 1
     """Micro-batches of a step on each rank, under the rank deal."""
     steps: int = 0
     """Steps of the epoch before the state, under the rank deal."""
+    data_ranks: tuple[int, ...] | None = None
+    """The data rank of each process; None where each has its own number."""
 
 
 def _steps_of(spec: PlannerSpec, source: ArrowSource) -> StepSource:
@@ -65,7 +68,7 @@ def _steps_of(spec: PlannerSpec, source: ArrowSource) -> StepSource:
 
 @dataclass(slots=True)
 class _Rank:
-    """One rank's side of the credit."""
+    """One process's side of the credit: peers of one data rank read, commit and leave each by itself."""
 
     committed: int = 0
     granted: int = 0
@@ -101,7 +104,7 @@ class NodePlanner:
         """Return a block's plans once the credit covers it, or None where it does not within 5 s.
 
         Args:
-            rank: The data rank that asks.
+            rank: The process that asks; it gets the plans of its data rank.
             first: Number of the block's first micro-batch.
             count: Its micro-batches; the block is shorter at the end of the run.
         """
@@ -117,9 +120,10 @@ class NodePlanner:
                 await asyncio.wait_for(side.moved.wait(), left)
             except asyncio.TimeoutError:
                 return None
+        data_rank = rank if self._spec.data_ranks is None else self._spec.data_ranks[rank]
         if rank in self._left:
-            return self._plans.block(rank, first, 0)
-        block = self._plans_for(side, first).block(rank, first, count)
+            return self._plans.block(data_rank, first, 0)
+        block = self._plans_for(side, first).block(data_rank, first, count)
         side.granted = max(side.granted, first + len(block))
         return block
 

@@ -18,6 +18,7 @@ from raypack.data.stream import Stream
 from raypack.errors import LoaderError
 from raypack.sampling.receipt import receipt_key
 from raypack.source import ArrowSource
+from raypack.train.data_ranks import by_data_rank
 from raypack.train.deal import Deal, StepFacts
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
 from raypack.train.place import Place
@@ -167,7 +168,7 @@ class PackedLoader:
     def _step_of(self, facts: StepFacts) -> Step:
         return Step(
             index=self.steps_done,
-            world_size=self._place.world_size,
+            world_size=self._place.data_world_size,
             facts=facts,
             rows=self._rows,
             batches=self._batches,
@@ -234,25 +235,29 @@ class PackedLoader:
         return self._deal.own()
 
     def run_state(self, nonce: str, words: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return the run's state as JSON values, with the receipts of all ranks added up.
+        """Return the run's state as JSON values, with the receipts of all data ranks added up.
 
         Args:
             nonce: The report's nonce.
-            words: What `word` returned on each rank, by rank.
+            words: What `word` returned on each process, by rank.
+
+        Raises:
+            LoaderError: Peers of one data rank have trained different examples.
         """
         attempt = Attempt(
             number=self._ledger.attempts[-1].number + 1 if self._ledger.attempts else 0,
-            world_size=self._place.world_size,
+            world_size=self._place.data_world_size,
             first_step=self._first_step,
             steps=self._steps_here,
             batches_per_step=self._deal.batches_per_step,
             options=self._recipe.options,
         )
-        epochs = [EpochEntry.over_ranks(column) for column in zip(*(w["epochs"] for w in words), strict=True)]
+        trained = by_data_rank(self._place, [word["epochs"] for word in words])
+        epochs = [EpochEntry.over_ranks(column) for column in zip(*trained, strict=True)]
         return state_values(
             deal=self._deal.kind,
             nonce=nonce,
-            world_size=self._place.world_size,
+            world_size=self._place.data_world_size,
             source_path=self._recipe.source_path,
             source=self._source.summary(),
             plan=self._deal.plan(),

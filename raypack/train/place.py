@@ -20,11 +20,11 @@ class Place:
     """The coordinates of one train worker in one attempt."""
 
     rank: int
-    """Data rank."""
+    """Number of this process among all; its data rank too, where it shares its data with no other."""
     world_size: int
-    """Data ranks."""
+    """Processes."""
     ranks_here: int
-    """Data ranks on this node."""
+    """Processes on this node."""
     node_id: str
     node_address: str
     run_name: str
@@ -36,6 +36,30 @@ class Place:
     """CPUs that all train workers of the attempt reserve together."""
     local: bool = False
     """Whether the train function runs in the driver's process, and nothing keeps what it reports."""
+    data_ranks: tuple[int, ...] | None = None
+    """The data rank of each process; None where each has its own number. See `data_ranks_of`."""
+
+    @property
+    def data_rank(self) -> int:
+        """Which part of the data this process trains; tensor- and pipeline-parallel peers share it."""
+        return self.rank if self.data_ranks is None else self.data_ranks[self.rank]
+
+    @property
+    def data_world_size(self) -> int:
+        """Data ranks."""
+        return self.world_size if self.data_ranks is None else max(self.data_ranks) + 1
+
+    @property
+    def largest_data_world(self) -> int:
+        """The most data ranks that the run may ever have, each of as many processes as now."""
+        return max(1, self.largest_world * self.data_world_size // self.world_size)
+
+    @property
+    def first_peers(self) -> list[int]:
+        """The first process of each data rank."""
+        if self.data_ranks is None:
+            return [*range(self.world_size)]
+        return [self.data_ranks.index(data_rank) for data_rank in range(self.data_world_size)]
 
     @classmethod
     def current(cls) -> Place:

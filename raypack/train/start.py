@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray.train.torch
 import torch
@@ -16,12 +16,16 @@ from raypack.arguments import choice, shown, text
 from raypack.errors import CheckpointError, LoaderError, SourceError
 from raypack.source import ArrowSource, describe_change, open_source
 from raypack.train.checkpoint_reading import read_state
+from raypack.train.data_ranks import data_ranks_of
 from raypack.train.ledger import Ledger
 from raypack.train.loader import PackedLoader
 from raypack.train.place import Place
 from raypack.train.recipe import PackedData
 from raypack.train.run_state import RunState
 from raypack.train.starts import global_start, rank_start
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +41,8 @@ def get_loader(
     name: str | None = None,
     device: torch.device | str | None = None,
     may_change: Collection[str] = (),
+    mesh: DeviceMesh | None = None,
+    data_dim: str | Sequence[str] | None = None,
 ) -> PackedLoader:
     """Return this train worker's loader, restored from the run's last checkpoint if there is one.
 
@@ -48,6 +54,10 @@ def get_loader(
         device: Where batches go; None is Ray Train's device of this worker.
         may_change: What of the recipe may differ from what the run began with, and holds from here on:
             any of ``maximum_tokens``, ``maximum_examples``, ``batches_per_step``. The ledger records it.
+        mesh: All processes of the run, where some train the same data: tensor- or pipeline-parallel
+            peers get the same batches in the same order. None: each process is a data rank.
+        data_dim: The dimension of the mesh along which data differs, such as ``"dp"``, or several, such
+            as ``("replicate", "shard")``.
 
     Raises:
         LoaderError: Not in a Ray Train worker, or ranks differ.
@@ -60,6 +70,11 @@ def get_loader(
         raise LoaderError(f"name must be a Python identifier, got {shown(name)}")
     allowed = _checked_changes(may_change)
     place = Place.current()
+    place = replace(place, data_ranks=data_ranks_of(mesh, data_dim, place.world_size))
+    if recipe.deal == "rank" and place.data_ranks is not None:
+        raise LoaderError(
+            "deal='rank' needs a process for each data rank, got a mesh where they share: use 'global'"
+        )
     torch_device = torch.device(device) if device is not None else ray.train.torch.get_device()
     label = _label(place, name)
     meeting = start_meeting(place.world_size, name=place.actor_name("meeting", label))
@@ -134,7 +149,8 @@ def _agree(
 ) -> RunState | None:
     """Share what rank 0 reads of the checkpoint; make sure that all ranks see one source and one recipe."""
     recipe = replace(recipe, source=recipe.source_path)
-    word = {"fingerprint": source.fingerprint, **{f.name: getattr(recipe, f.name) for f in fields(recipe)}}
+    own = {"fingerprint": source.fingerprint, "mesh": place.data_ranks}
+    word = {**own, **{f.name: getattr(recipe, f.name) for f in fields(recipe)}}
     if place.rank == 0:
         word |= {"restored": None, "fault": None}
         try:
@@ -194,7 +210,7 @@ def _check_restored(
         if value != began[what] and place.rank == 0:
             logger.warning("%s is %s from step %d on; it was %s", what, value, restored.step, began[what])
     if place.rank == 0:
-        logger.info("resuming at step %d on %d workers", restored.step, place.world_size)
+        logger.info("resuming at step %d on %d data ranks", restored.step, place.data_world_size)
 
 
 def _refusal(what: str, began: object, value: object) -> str:

@@ -38,7 +38,7 @@ def global_start(
             source.fingerprint,
             source.lengths,
             recipe.options,
-            batches_per_step=recipe.step_batches or place.largest_world,
+            batches_per_step=recipe.step_batches or place.largest_data_world,
             packing=recipe.packing_kind,
             window=recipe.window,
             seed=recipe.seed,
@@ -46,16 +46,17 @@ def global_start(
             shuffle=recipe.order_of(source),
         )
     if place.rank == 0:
-        warn_of_idle(planner.batches_per_step, place.world_size)
-    pace = recipe.pace(-(-planner.batches_per_step // place.world_size))
+        warn_of_idle(planner.batches_per_step, place.data_world_size)
+    pace = recipe.pace(-(-planner.batches_per_step // place.data_world_size))
     spec = PlannerSpec(
         source_path=recipe.source_path,
         state=planner.state(),
-        world_size=place.world_size,
+        world_size=place.data_world_size,
         epochs=recipe.epochs,
         ahead=pace.ahead,
         ranks_here=place.ranks_here,
         attention_cost=recipe.cost,
+        data_ranks=place.data_ranks,
     )
     return GlobalDeal(planner, recipe.epochs), spec, pace
 

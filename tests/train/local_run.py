@@ -105,12 +105,13 @@ class Attempt:
         source: The opened source.
         world_size: Ranks, all on one node.
         checkpoint: Folder of the checkpoint to go on from, or None.
+        data_ranks: The data rank of each, where some share one.
     """
 
-    def __init__(self, recipe, source, world_size, checkpoint=None):
+    def __init__(self, recipe, source, world_size, checkpoint=None, data_ranks=None):
         self.recipe, self.source = recipe, source
         restored = read_state(LOCAL, str(checkpoint)) if checkpoint else None
-        places = [place_of(rank, world_size) for rank in range(world_size)]
+        places = [place_of(rank, world_size, data_ranks) for rank in range(world_size)]
         cpu = torch.device("cpu")
         starts = [global_start(recipe, source, place, restored, cpu) for place in places]
         _, spec, pace = starts[0]
@@ -154,7 +155,7 @@ class Attempt:
         return directory
 
 
-def place_of(rank, world_size):
+def place_of(rank, world_size, data_ranks=None):
     return Place(
         rank=rank,
         world_size=world_size,
@@ -165,4 +166,5 @@ def place_of(rank, world_size):
         group="group",
         largest_world=world_size,
         worker_cpus=1.0,
+        data_ranks=data_ranks,
     )

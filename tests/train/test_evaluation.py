@@ -77,6 +77,7 @@ def test_several_ranks_without_a_process_group_are_told_what_mean_needs(source):
         ({"rank": 2, "world_size": 2}, LoaderError, "rank must be at most 1"),
         ({"rank": -1, "world_size": 2}, LoaderError, "rank must be at least 0"),
         ({"rank": 0, "world_size": 0}, LoaderError, "world_size must be at least 1"),
+        ({"rank": 0, "world_size": 1, "data_dim": "dp"}, LoaderError, "must be left out beside mesh and"),
     ],
 )
 def test_bad_arguments_are_named(source, arguments, error, message):

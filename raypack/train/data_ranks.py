@@ -1,0 +1,105 @@
+"""Which processes train the same data: tensor- and pipeline-parallel peers share a data rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from raypack.arguments import shown, type_name
+from raypack.errors import LoaderError
+from raypack.train.place import Place
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+_Word = TypeVar("_Word")
+
+
+def data_ranks_of(
+    mesh: DeviceMesh | None, data_dim: str | Sequence[str] | None, world_size: int
+) -> tuple[int, ...] | None:
+    """Return the data rank of each process, or None where each process has its own number.
+
+    Args:
+        mesh: All processes of the run, or None.
+        data_dim: The dimension, or dimensions, along which processes train different data; None is the
+            only one that the mesh has.
+        world_size: Processes of the run.
+
+    Raises:
+        LoaderError: The mesh does not hold every process once, or has no such dimension.
+    """
+    if mesh is None:
+        if data_dim is not None:
+            raise LoaderError(f"data_dim needs a mesh, got {shown(data_dim)} alone: give mesh=... too")
+        return None
+    names = _names(mesh)
+    dims = _dims(data_dim, names)
+    processes = mesh.mesh
+    held = processes.flatten().tolist()
+    if sorted(held) != list(range(world_size)):
+        raise LoaderError(
+            f"mesh must hold all {world_size} processes of the run, got {shown(held)}: give "
+            "the whole mesh, not a slice of it, and name its data dimensions with data_dim"
+        )
+    others = [axis for axis, name in enumerate(names) if name not in dims]
+    count = math.prod(processes.shape[names.index(dim)] for dim in dims)
+    by_data_rank = processes.permute(*map(names.index, dims), *others).reshape(count, -1)
+    ranks = [0] * world_size
+    for data_rank, peers in enumerate(by_data_rank.tolist()):
+        for process in peers:
+            ranks[process] = data_rank
+    return None if ranks == [*range(world_size)] else tuple(ranks)
+
+
+def _names(mesh: object) -> tuple[str, ...]:
+    names = getattr(mesh, "mesh_dim_names", None)
+    if not hasattr(mesh, "mesh_dim_names"):
+        raise TypeError(f"mesh must be a torch DeviceMesh, got {type_name(mesh)}")
+    if not names:
+        raise LoaderError(
+            "mesh must have names for its dimensions, got none: "
+            "init_device_mesh(..., mesh_dim_names=('dp', 'tp'))"
+        )
+    return tuple(names)
+
+
+def _dims(data_dim: str | Sequence[str] | None, names: tuple[str, ...]) -> tuple[str, ...]:
+    if data_dim is None:
+        if len(names) > 1:
+            raise LoaderError(
+                f"data_dim must name the dimensions of the mesh along which data differs, got none of "
+                f"{', '.join(names)}: give data_dim={names[0]!r}, or a tuple of several"
+            )
+        return names
+    dims = (data_dim,) if isinstance(data_dim, str) else tuple(data_dim)
+    for dim in dims:
+        if dim not in names:
+            raise LoaderError(
+                f"data_dim must be among the dimensions of the mesh, {', '.join(names)}; got {shown(dim)}"
+            )
+    if not dims or len(set(dims)) < len(dims):
+        raise LoaderError(f"data_dim must name one or more dimensions, each once, got {shown(data_dim)}")
+    return dims
+
+
+def by_data_rank(place: Place, words: Sequence[_Word]) -> list[_Word]:
+    """Return one word for each data rank, that of its first process.
+
+    Args:
+        place: Where this process stands.
+        words: One a process, by rank; peers of a data rank must have the same.
+
+    Raises:
+        LoaderError: Peers differ.
+    """
+    firsts = place.first_peers
+    for rank, data_rank in enumerate(place.data_ranks or ()):
+        first = firsts[data_rank]
+        if words[rank] != words[first]:
+            raise LoaderError(
+                f"rank {rank} has trained other examples than rank {first}, and both are data rank "
+                f"{data_rank}: peers must pass the same batches through step.sync or step.loss, equally often"
+            )
+    return [words[first] for first in firsts]
