@@ -104,10 +104,7 @@ class PackedLoader:
 
     @property
     def tokens_done(self) -> int:
-        """Tokens of all ranks committed in this lineage, through all epochs and attempts.
-
-        Those of skipped steps are counted too, so that it reaches `tokens_total`.
-        """
+        """Tokens committed in this lineage, of skipped steps too, so that it reaches `tokens_total`."""
         return sum(entry.tokens for entry in self._ledger.epochs) + self._tokens_here
 
     @property
@@ -117,9 +114,7 @@ class PackedLoader:
 
     @property
     def progress(self) -> float:
-        """Part of the run that is committed, 0.0 to 1.0, through all epochs and attempts.
-
-        In tokens of the source times the epochs, or in steps of ``max_steps``, whichever is further.
+        """Part of the run that is committed, 0.0 to 1.0, in tokens, or in steps of ``max_steps``.
 
         The same on every rank and at any world size: what a learning-rate schedule can follow.
         """

@@ -1,6 +1,6 @@
 """A run on a cluster of nodes that join and vanish: saved before it grows, gone on when it shrinks.
 
-    pytest -m slow tests/train/test_elastic.py
+pytest -m slow tests/train/test_elastic.py
 """
 
 import json
