@@ -58,9 +58,12 @@ class Meeting:
             self._topics.pop(topic, None)
         return [spot.words[r] for r in range(self._world_size)], []
 
-    async def propose_save(self, number: int, attempt: int, rank: int, step: int) -> int:
+    async def propose_save(self, number: int, attempt: int, rank: int, step: int, slow: bool = False) -> int:
         """Tell where a rank stands and wait for the step after which all are to save; see `SavePoint`."""
-        return await self._save_point(number, attempt).propose(rank, step)
+        for (other, earlier), point in self._save_points.items():
+            if (other, earlier) < (number, attempt):
+                point.supersede()
+        return await self._save_point(number, attempt).propose(rank, step, slow)
 
     async def answer_save(self, number: int, attempt: int, rank: int, accepts: bool) -> bool:
         """Accept or refuse the proposed step, and wait for the outcome."""

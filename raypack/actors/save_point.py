@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 
 ROOM = 2
 """Steps between the furthest rank and the first proposal; four times as many at each further try."""
+SUPERSEDED = -1
+"""The proposal of a try that another rank has given up: everybody stands beyond it."""
 PATIENCE_S = 10.0
 """How long a rank that has reached the proposed step waits for the answers of others."""
 
@@ -32,18 +34,33 @@ class SavePoint:
     outcome: bool | None = None
     """Whether the ranks save; None while it is open."""
 
+    slow: bool = False
+    """Whether a step takes so long that the very next one can be agreed on."""
+    superseded: bool = False
+    """Whether a rank has gone on to a further try without the others, as after a loss of this state."""
+
     @property
     def step(self) -> int:
         """The proposed step, once all ranks stand somewhere."""
-        return max(self.stands.values()) + ROOM * 4**self.attempt
+        if self.superseded:
+            return SUPERSEDED
+        room = 1 if self.slow and not self.attempt else ROOM * 4**self.attempt
+        return max(self.stands.values()) + room
 
-    async def propose(self, rank: int, step: int) -> int:
+    async def propose(self, rank: int, step: int, slow: bool = False) -> int:
         """Tell where a rank stands and wait for the proposal."""
         self.stands[rank] = step
+        self.slow |= slow
         if len(self.stands) == self.world_size:
             self.proposed.set()
         await self.proposed.wait()
         return self.step
+
+    def supersede(self) -> None:
+        """Let ranks that still wait for the proposal go on to the next try."""
+        if not self.proposed.is_set():
+            self.superseded = True
+            self.proposed.set()
 
     def answer(self, rank: int, accepts: bool) -> None:
         """Take a rank's answer; the first refusal and the last consent decide."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -21,6 +21,10 @@ class Background(Generic[Key, Value]):
     def __init__(self, function: Callable[[Key], Value]) -> None:
         self._function = function
         self._begun: tuple[Key, Future[Value]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave what was begun behind: a copy computes it again."""
+        return {"_function": self._function, "_begun": None}
 
     def begin(self, key: Key) -> None:
         """Begin with a key; one that was begun before and never asked for is forgotten."""

@@ -18,6 +18,8 @@ from raypack.arguments import integer
 
 DEFAULT_HIDDEN_SIZE = 1024
 _MOST_SWAPS = 64
+_MOST_PAIRS = 2**17
+"""Pairs of batches that are looked at for one swap."""
 _EVEN = 1.002
 _EXACT = 2**53
 
@@ -102,18 +104,21 @@ def _swapped(costs: npt.NDArray[np.float64], ranks: list[list[int]]) -> list[lis
     for rank, positions in enumerate(ranks):
         places[rank, : len(positions)] = positions
     loads = costs[places].sum(axis=1)
-    for _ in range(_MOST_SWAPS):
+    pairs = max(1, places.shape[1] ** 2)
+    partners = max(1, _MOST_PAIRS // pairs)
+    for _ in range(min(_MOST_SWAPS, 1 + _MOST_SWAPS * _MOST_PAIRS // pairs)):
         slowest = int(loads.argmax())
         if loads[slowest] <= _EVEN * loads.mean():
             break
-        freed = costs[places[slowest]][:, None, None] - costs[places]
-        after = np.maximum(loads[slowest] - freed, loads[:, None] + freed)
-        after[:, slowest] = np.inf
+        fastest = np.argsort(loads, kind="stable")[:partners]
+        freed = costs[places[slowest]][:, None, None] - costs[places[fastest]]
+        after = np.maximum(loads[slowest] - freed, loads[fastest][:, None] + freed)
+        after[:, fastest == slowest] = np.inf
         best = int(after.argmin())
         if after.flat[best] >= loads[slowest]:
             break
-        mine, other, theirs = np.unravel_index(best, after.shape)
-        difference = freed[mine, other, theirs]
+        mine, partner, theirs = np.unravel_index(best, after.shape)
+        difference, other = freed[mine, partner, theirs], fastest[partner]
         swap = places[slowest, mine], places[other, theirs]
         places[other, theirs], places[slowest, mine] = swap
         loads[slowest] -= difference

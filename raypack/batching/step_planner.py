@@ -26,7 +26,7 @@ from raypack.sampling.records import check_record
 
 
 class StepPlanner:
-    """Plans the global order of an epoch into optimizer steps.
+    """Plans the global order of an epoch into optimizer steps. For one thread at a time.
 
     Args:
         source_id: The caller's name of the immutable source (a fingerprint, say).

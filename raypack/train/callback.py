@@ -133,12 +133,18 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
         wanted, deadline = self._saves + 1, time.monotonic() + self._save_timeout_s
         while self._saves < wanted and time.monotonic() < deadline:
             status = self._workers.poll_status(timeout=1)  # registers what the ranks report
-            if status.errors or status.finished:
-                break
+            if self._saves < wanted and status.errors:
+                logger.warning("no save before the resize: a rank failed: %s", status.errors)
+                return
+            if self._saves < wanted and status.finished:
+                logger.info("no save before the resize: the train function has ended")
+                return
             time.sleep(_POLL_S)
         if self._saves >= wanted:
             logger.info("saved before the resize to %d workers", resize_decision.num_workers)
         else:
             logger.warning(
-                "no save within %g s; the resize goes on from the last checkpoint", self._save_timeout_s
+                "no save within save_timeout_s=%g; resizing from the last checkpoint. A save takes up to "
+                "three steps: give more where steps are long",
+                self._save_timeout_s,
             )

@@ -48,8 +48,14 @@ def count_steps(recipe: PackedData, batches_per_step: int | None) -> int:
         )
     size = integer("batches_per_step", size, minimum=1)
     source = open_source(recipe.source_path)
-    steps = sum(-(-_batches(recipe, source, epoch) // size) for epoch in range(recipe.epochs))
-    return steps if recipe.max_steps is None else min(steps, recipe.max_steps)
+    steps = batches = 0
+    for epoch in range(recipe.epochs):
+        if epoch == 0 or recipe.seed is not None:  # in source order all epochs are equal
+            batches = _batches(recipe, source, epoch)
+        steps += -(-batches // size)
+        if recipe.max_steps is not None and steps >= recipe.max_steps:
+            return recipe.max_steps
+    return steps
 
 
 def _batches(recipe: PackedData, source: ArrowSource, epoch: int) -> int:
@@ -99,23 +105,23 @@ def _key(planner: StepPlanner) -> str:
 
 
 def _read(source: ArrowSource, key: str) -> int | None:
-    folder = locate(f"{source.path.rstrip('/')}/{FOLDER}")
     try:
-        with folder.filesystem.open_input_stream(folder.child(f"{key}.json")) as file:
+        folder = locate(source.path)
+        with folder.filesystem.open_input_stream(folder.child(f"{FOLDER}/{key}.json")) as file:
             record = json.loads(file.read(1024))
         return integer("batches", record["batches"], minimum=0)
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        logger.warning("the count in %s is unreadable and made again: %s", folder.child(key), error)
+    except Exception as error:  # each file system has errors of its own, and the count can be made again
+        logger.warning("the kept count %s is unreadable and made again: %s", key, error)
         return None
 
 
 def _write(source: ArrowSource, key: str, batches: int) -> None:
-    folder = locate(f"{source.path.rstrip('/')}/{FOLDER}")
     try:
-        folder.filesystem.create_dir(folder.path, recursive=True)
-        with folder.filesystem.open_output_stream(folder.child(f"{key}.json")) as file:
+        folder = locate(source.path)
+        folder.filesystem.create_dir(folder.child(FOLDER), recursive=True)
+        with folder.filesystem.open_output_stream(folder.child(f"{FOLDER}/{key}.json")) as file:
             file.write(json.dumps({"batches": batches}).encode())
-    except OSError as error:  # a source that is read-only is counted again each time
-        logger.info("the count of batches cannot be kept beside %s: %s", folder.label, error)
+    except Exception as error:  # a source that cannot be written is counted again each time
+        logger.info("the count of batches cannot be kept beside the source: %s", error)

@@ -35,8 +35,7 @@ logger = logging.getLogger(__name__)
 class PackedLoader:
     """Gives this rank's part of each optimizer step; made by `get_loader`, used as a context.
 
-    Iterate once: ``for step in loader``. After a ``break`` a second loop goes on where the first
-    stopped.
+    Iterate once: ``for step in loader``. After a ``break`` a second loop goes on where the first ended.
     """
 
     def __init__(
@@ -70,7 +69,7 @@ class PackedLoader:
 
     @property
     def name(self) -> str | None:
-        """The loader's name in checkpoints, where a run has several."""
+        """Its name in checkpoints, where a run has several."""
         return self._name
 
     @property
@@ -94,7 +93,7 @@ class PackedLoader:
         return self._deal.batches_per_step
 
     def count_steps(self) -> int:
-        """Return the number of optimizer steps of the whole run; see `PackedData.count_steps`."""
+        """Return the optimizer steps of the whole run; see `PackedData.count_steps`."""
         return self._recipe.count_steps(self.batches_per_step)
 
     @property
@@ -212,14 +211,15 @@ class PackedLoader:
         self._reported = self.steps_done
         return {
             "step": self.steps_done,
-            "digest": digest_of([self._deal.shared(), self._ledger.to_dict(), *self._refused()]),
+            "digest": digest_of([self._deal.shared(), self._ledger.to_dict()]),
+            "refused": self._refused(),
             "epochs": [self._trained[epoch] for epoch in sorted(self._trained)],
         }
 
     def _refused(self) -> list[Any]:
-        """Return which steps of this attempt were begun again or skipped: the same on all ranks."""
-        parts = [entry.refused for _, entry in sorted(self._trained.items())]
-        return [[part.retries, part.steps, list(part.numbers)] for part in parts]
+        """Return what of this attempt was begun again or skipped: the same on all ranks."""
+        entries = sorted(self._trained.values(), key=lambda entry: entry.epoch)
+        return [[e.refused.retries, e.refused.steps, [*e.refused.numbers]] for e in entries]
 
     def remember(self, report: Callable[[dict[str, Any]], None] | None) -> None:
         """Keep how the train function reports, for a save before the run is stopped; see `Saver`."""

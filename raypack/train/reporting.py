@@ -154,6 +154,12 @@ def _check_agreement(ranks: list[dict[str | None, dict[str, Any]]]) -> None:
                     f"rank {rank} reports after step {word['step']}, rank 0 after step {zero['step']}: "
                     "all ranks must report at the same step and in the same state"
                 )
+            if word["refused"] != zero["refused"]:
+                raise LoaderError(
+                    f"rank {rank} has retried or skipped other steps than rank 0 ([retries, skips, skipped "
+                    f"steps] of each epoch: {word['refused']}, not {zero['refused']}): call step.retry and "
+                    "step.skip on every rank"
+                )
 
 
 def _fill(

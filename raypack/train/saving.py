@@ -21,6 +21,8 @@ REASON = "raypack_saved_for"
 """The metric that names why a report was made by raypack itself."""
 _MOST_ATTEMPTS = 6
 _POLL_S = 0.2
+_SLOW_S = 1.0
+"""A step of so many seconds is longer than an agreement takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class Saver:
         self._proposal: Any = None
         self._step: int | None = None
         self._outcome: Any = None
+        self._last = time.monotonic()
+        self._took = 0.0
 
     def remember(self, report: Callable[[dict[str, Any]], None] | None) -> None:
         """Keep how the train function reports, to do it again with more metrics; None: it cannot be."""
@@ -91,6 +95,8 @@ class Saver:
         Args:
             step: Steps done.
         """
+        now = time.monotonic()
+        self._took, self._last = now - self._last, now
         if self._report is None:
             return
         if self._wish is None:
@@ -114,7 +120,8 @@ class Saver:
 
     def _propose(self, step: int) -> None:
         # The number of saves is the same on all ranks, whatever each was told first.
-        self._proposal = self._meeting.propose_save.remote(self._saves, self._attempt, self._rank, step)
+        place = self._saves, self._attempt, self._rank
+        self._proposal = self._meeting.propose_save.remote(*place, step, self._took >= _SLOW_S)
         self._step = None
 
     def _agreed(self, step: int) -> bool:

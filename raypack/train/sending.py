@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import hashlib
 import logging
 import os
 import shutil
@@ -52,7 +53,7 @@ class RankDirectory:
         """
         _remove_those_of_the_dead()
         try:
-            self._path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+            self._path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_here()}-{os.getpid()}-"))
         except OSError as error:
             place = error.filename or "a temporary directory"
             raise CheckpointError(
@@ -85,11 +86,30 @@ class RankDirectory:
 
 @functools.cache
 def _remove_those_of_the_dead() -> None:
-    """Remove what workers that were killed inside a report have left on this machine; once a process."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        owner = path.name.removeprefix(_PREFIX).partition("-")[0]
+    """Remove what workers that were killed inside a report have left; once a process.
+
+    A number of a process says something only where it was given: on this boot of this machine, in this
+    namespace of processes. TMPDIR may be shared, so directories from anywhere else are left alone.
+    """
+    here = _here()
+    if here is None:
+        return
+    prefix = f"{_PREFIX}{here}-"
+    for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        owner = path.name.removeprefix(prefix).partition("-")[0]
         if owner.isdecimal() and not _lives(int(owner)):
             shutil.rmtree(path, ignore_errors=True)  # a worker beside this one may be at it too
+
+
+@functools.cache
+def _here() -> str | None:
+    """Return a name of where this process's number counts; None where that cannot be told."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return None
+    return hashlib.blake2b(f"{boot}{namespace}".encode(), digest_size=6).hexdigest()
 
 
 def _lives(pid: int) -> bool:

@@ -122,7 +122,7 @@ class Step:
                 f"step {self.index} has given all of its micro-batches: they come once, keep them in a list "
                 "to go over them again, or begin the step again with step.retry()"
             )
-        while self._given < self.micro_batches:
+        while not self._committed and self._given < self.micro_batches:
             batch = self._batches.take(self._row(self._given))
             self._micro_of[id(batch.input_ids)] = (weakref.ref(batch.input_ids), self._given)
             self._given += 1
@@ -200,7 +200,10 @@ class Step:
             )
         known, micro = self._micro_of.get(id(batch.input_ids), (None, 0))
         if known is None or known() is not batch.input_ids:  # an id may come again, an object does not
-            raise LoaderError(f"step.{what} needs a batch of step {self.index}, got one of another step")
+            raise LoaderError(
+                f"step.{what} needs a batch of step {self.index} and of its present try, got one of another "
+                "step, or of before retry()"
+            )
         return micro
 
     # -- commit ----------------------------------------------------------------------------------

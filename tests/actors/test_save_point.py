@@ -66,3 +66,26 @@ def test_each_further_try_leaves_more_room():
         return await SavePoint(1, attempt).propose(0, 10)
 
     assert [run(step_of(attempt)) for attempt in range(4)] == [12, 18, 42, 138]
+
+
+def test_where_steps_are_long_the_next_one_is_proposed():
+    async def ranks():
+        meeting = Meeting(2)
+        calls = (meeting.propose_save(0, 0, rank, 7, slow) for rank, slow in ((0, False), (1, True)))
+        return await asyncio.gather(*calls)
+
+    assert run(ranks()) == [8, 8]
+
+
+def test_a_rank_that_waits_in_a_try_that_another_has_given_up_goes_on_to_the_next():
+    """As when the actor begins again between two answers, and has forgotten the first."""
+
+    async def ranks():
+        meeting = Meeting(2)
+        behind = asyncio.create_task(rank_of(meeting, 1, 5))
+        await asyncio.sleep(0)
+        ahead = asyncio.create_task(meeting.propose_save(0, 1, 0, 6))
+        superseded, _ = await behind
+        return superseded, await asyncio.gather(ahead, meeting.propose_save(0, 1, 1, 6))
+
+    assert run(ranks()) == (save_point.SUPERSEDED, [14, 14])

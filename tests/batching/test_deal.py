@@ -40,6 +40,14 @@ def test_batches_of_very_uneven_cost_are_balanced_nearly_as_well_as_they_can_be(
     assert max(loads) <= 1.03 * bound
 
 
+def test_a_step_of_very_many_batches_a_rank_is_dealt_at_once_and_evenly():
+    costs = (np.random.default_rng(0).pareto(1.5, 8192) * 1e6).astype(int).tolist()
+    ranks = deal_batches(costs, 8)
+    loads = [sum(costs[p] for p in rank) for rank in ranks]
+    assert {len(rank) for rank in ranks} == {1024}
+    assert max(loads) <= 1.01 * max(sum(costs) / 8, max(costs))
+
+
 def test_costs_too_great_for_exact_sums_are_dealt_all_the_same():
     costs = [2**70, 2**70 + 1, 3, 2**69]
     ranks = deal_batches(costs, 2)

@@ -1,3 +1,4 @@
+import pickle
 import threading
 
 import numpy as np
@@ -195,6 +196,14 @@ def test_a_change_that_is_refused_changes_nothing():
         assert one.state() == before
     with pytest.raises(TypeError, match="options must be"):
         one.change(options=5)
+
+
+def test_a_planner_that_has_begun_the_next_window_can_be_copied():
+    one = planner(window=32)
+    first = one.steps(0, 2)
+    copied = pickle.loads(pickle.dumps(one))
+    assert copied.steps(0, 1000) == one.steps(0, 1000)
+    assert copied.steps(0, 2) == first
 
 
 def test_a_window_is_packed_anew_64_times_at_the_most():

@@ -1,5 +1,7 @@
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -7,6 +9,7 @@ import ray
 from raypack.batching.step_planner import StepPlanner
 from raypack.errors import SamplerError
 from raypack.source import open_source
+from raypack.source.location import locate
 from raypack.train import PackedData, counting
 from tests.conftest import long_tailed
 
@@ -111,3 +114,24 @@ def test_tasks_of_ray_count_what_one_process_counts(source, monkeypatch):
         assert recipe.count_steps() == expected
     finally:
         ray.shutdown()
+
+
+def test_epochs_beyond_max_steps_are_not_counted(source):
+    recipe = PackedData(source=source.path, maximum_tokens=64, batches_per_step=4, epochs=10**9, max_steps=50)
+    assert recipe.count_steps() == 50
+    assert len(counts_of(source)) < 10
+
+
+def test_in_source_order_all_epochs_are_one_count(source):
+    recipe = PackedData(source=source.path, maximum_tokens=64, batches_per_step=4, epochs=7, seed=None)
+    assert recipe.count_steps() == 7 * planned_steps(source, replace(recipe, epochs=1), 4)
+    assert len(counts_of(source)) == 1
+
+
+@pytest.mark.parametrize("read", [counting._read, lambda source, key: counting._write(source, key, 1)])
+def test_the_folder_of_counts_lies_in_the_source_whatever_options_its_uri_has(read, monkeypatch):
+    """A wrong join would put the folder's name into the options, and the URI would be refused."""
+    asked = []
+    monkeypatch.setattr(counting, "locate", lambda uri: asked.append(uri) or locate("memory://counts"))
+    read(SimpleNamespace(path="s3://bucket/source?region=r&scheme=http"), "key")
+    assert asked == ["s3://bucket/source?region=r&scheme=http"]

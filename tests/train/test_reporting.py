@@ -111,3 +111,15 @@ def test_the_progress_of_an_empty_source_is_all(make_source, epochs):
     recipe = PackedData(source=source, maximum_tokens=64, batches_per_step=4, epochs=epochs, backend="direct")
     with Attempt(recipe, source, 1) as run:
         assert run.loaders[0].progress == 1.0
+
+
+def test_a_rank_that_skips_alone_is_named_with_what_it_skipped(source):
+    recipe = PackedData(source=source.path, maximum_tokens=64, batches_per_step=4, backend="direct")
+    with Attempt(recipe, source, 2) as run:
+        for rank, steps in enumerate(map(iter, run.loaders)):
+            step = next(steps)
+            list(step)
+            step.skip() if rank else step.commit()
+        ranks = [{None: loader.word()} for loader in run.loaders]
+    with pytest.raises(LoaderError, match=r"rank 1 has retried or skipped other steps than rank 0 .*\[0\]"):
+        reporting._check_agreement(ranks)

@@ -17,22 +17,18 @@ def own_temp(tmp_path, monkeypatch):
     sending._remove_those_of_the_dead.cache_clear()
 
 
-def test_directories_of_killed_processes_are_removed_and_those_of_living_ones_stay(tmp_path):
+def test_directories_of_killed_processes_of_this_machine_alone_are_removed(tmp_path):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    living = f"raypack-report-{os.getppid()}-x"
-    for name in (f"raypack-report-{dead.pid}-x", living, "raypack-report-other", "unrelated"):
+    here = f"raypack-report-{sending._here()}"
+    living, elsewhere = f"{here}-{os.getppid()}-x", f"raypack-report-{'0' * 12}-{dead.pid}-x"
+    for name in (f"{here}-{dead.pid}-x", living, elsewhere, "unrelated"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
     with RankDirectory() as directory:
         made = directory.make().name
-        assert {path.name for path in tmp_path.iterdir()} == {
-            living,
-            "raypack-report-other",
-            "unrelated",
-            made,
-        }
-        assert made.startswith(f"raypack-report-{os.getpid()}-")
+        assert {path.name for path in tmp_path.iterdir()} == {living, elsewhere, "unrelated", made}
+        assert made.startswith(f"{here}-{os.getpid()}-")
     assert made not in {path.name for path in tmp_path.iterdir()}
 
 

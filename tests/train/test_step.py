@@ -387,3 +387,14 @@ def test_a_step_that_is_begun_again_looks_ahead_to_its_own_rows():
     streams.events.clear()
     assert [batch.indices.tolist() for batch in one] == first
     assert [event for event in streams.events if event != "joined"] == [0, 1, 2, 7]
+
+
+def test_a_loop_whose_step_is_skipped_ends_there_and_takes_nothing_of_the_next():
+    rows = Rows(iter([row(0), row(1), row(2), row(0, indices=(9,))]))
+    one, given = step(rows=rows), []
+    for batch in one:
+        given.append(batch.indices.tolist())
+        if len(given) == 1:
+            one.skip()
+    assert given == [[0, 1]]
+    assert rows.take().indices.tolist() == [9]
