@@ -1,0 +1,27 @@
+"""The example with Accelerate, where that is installed: stopped, resumed on fewer workers, audited."""
+
+import importlib.util
+import sys
+
+import pytest
+import ray
+from ray import cloudpickle
+
+from tests.examples.head import ROOT
+
+pytest.importorskip("accelerate")
+
+
+@pytest.mark.ray
+def test_the_loop_with_accelerate_resumes_on_another_number_of_workers_and_is_proven(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("accelerate_loop", ROOT / "examples/accelerate_loop.py")
+    example = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "accelerate_loop", example)
+    spec.loader.exec_module(example)
+    cloudpickle.register_pickle_by_value(example)
+    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
+    try:
+        assert example.story(tmp_path, gpu=False)
+    finally:
+        ray.shutdown()
+        cloudpickle.unregister_pickle_by_value(example)
