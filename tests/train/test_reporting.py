@@ -113,7 +113,8 @@ def test_the_progress_of_an_empty_source_is_all(make_source, epochs):
         assert run.loaders[0].progress == 1.0
 
 
-def test_a_rank_that_skips_alone_is_named_with_what_it_skipped(source):
+def test_a_rank_that_skips_alone_is_named_with_what_it_skipped(make_source):
+    source = make_source(long_tailed(60))
     recipe = PackedData(source=source.path, maximum_tokens=64, batches_per_step=4, backend="direct")
     with Attempt(recipe, source, 2) as run:
         for rank, steps in enumerate(map(iter, run.loaders)):
