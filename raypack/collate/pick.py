@@ -14,6 +14,9 @@ from raypack.collate.windows import FULL, SLIDING, config_of
 
 MAXIMUM_HEAD_DIM = 256
 HALF = (torch.float16, torch.bfloat16)
+NO_POSITIONS = ("biogpt", "opt")
+"""Model types whose SDPA mask is made without the positions, which are all that it is told of documents
+(seen in transformers 5.24: packed documents see each other there)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,8 @@ class AttentionEvidence:
     """The kinds of attention layers, by transformers' names."""
     unsupported: tuple[str, ...]
     """Implementations that the model's class says it lacks."""
+    model_type: str
+    """The architecture, by transformers' name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +128,7 @@ def gather_evidence(
         dropout=bool(getattr(config, "attention_dropout", 0.0)),
         layer_types=tuple(dict.fromkeys(getattr(config, "layer_types", None) or (FULL,))),
         unsupported=_unsupported(model_or_config),
+        model_type=str(getattr(config, "model_type", "")),
     )
 
 
@@ -171,6 +177,8 @@ def _flex_obstacle(evidence: AttentionEvidence) -> str | None:
 
 
 def _sdpa_obstacle(evidence: AttentionEvidence) -> str | None:
+    if evidence.model_type in NO_POSITIONS:
+        return f"{evidence.model_type} makes its mask without positions, so that documents see each other"
     return "cannot cap attention scores, the config asks for it" if evidence.softcap else None
 
 

@@ -21,6 +21,7 @@ HOPPER = AttentionEvidence(
     dropout=False,
     layer_types=("full_attention",),
     unsupported=(),
+    model_type="llama",
 )
 
 
@@ -91,3 +92,12 @@ def test_evidence_is_read_from_a_config_alone():
     assert evidence.head_dim == 24
     assert evidence.dtype == torch.float16
     assert evidence.causal
+
+
+@pytest.mark.parametrize("model_type", ["opt", "biogpt"])
+def test_sdpa_is_not_taken_where_the_mask_is_made_without_positions(model_type):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(model_type)
+    choice = pick_attention(config, "cpu")
+    assert choice.implementation == "eager"
+    assert f"sdpa: {model_type} makes its mask without positions" in choice.reasons[2]

@@ -8,6 +8,7 @@ import torch
 from click.testing import CliRunner
 
 from raypack.cli import main
+from raypack.collate import pick
 from raypack.report.doctor import CANNOT_RUN, ISOLATED, LEAKS, diagnose
 from raypack.report.errors import DoctorError
 
@@ -62,11 +63,12 @@ def test_what_cannot_run_here_is_told_with_its_reason():
     assert diagnosis.reasons[0] == "flash_attention_2: needs CUDA, the device is cpu"
 
 
-def test_a_model_that_reads_no_boundaries_from_positions_is_found_out():
+def test_a_model_that_reads_no_boundaries_from_positions_is_found_out_and_another_way_is_picked():
     diagnosis = diagnose("opt", "cpu")
-    assert diagnosis.picked.outcome == LEAKS
-    assert not diagnosis.ok
+    assert outcomes(diagnosis)["for_hf_sdpa"] == LEAKS
+    assert (diagnosis.picked.way, diagnosis.picked.outcome) == ("for_hf_eager", ISOLATED)
     assert diagnosis.proven == ("for_hf_flex", "for_hf_eager")
+    assert "sdpa: opt makes its mask without positions, so that documents see each other" in diagnosis.reasons
 
 
 def test_recurrent_layers_without_their_kernels_are_not_proven():
@@ -95,7 +97,8 @@ def test_a_config_is_read_from_a_folder_or_a_file(tmp_path, folder):
     assert "attn_implementation='sdpa' keeps documents apart" in done.output
 
 
-def test_the_command_ends_with_1_where_the_picked_way_leaks():
+def test_the_command_ends_with_1_where_the_picked_way_leaks(monkeypatch):
+    monkeypatch.setattr(pick, "NO_POSITIONS", ())  # as with an architecture that nobody has looked at yet
     done = doctor("opt", "--device", "cpu")
     assert done.exit_code == 1
     assert "attn_implementation='sdpa' LEAKS; proven here: for_hf_flex, for_hf_eager" in done.output
