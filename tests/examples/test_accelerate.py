@@ -13,6 +13,7 @@ pytest.importorskip("accelerate")
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_the_loop_with_accelerate_resumes_on_another_number_of_workers_and_is_proven(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("accelerate_loop", ROOT / "examples/accelerate_loop.py")
     example = importlib.util.module_from_spec(spec)

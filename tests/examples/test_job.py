@@ -21,6 +21,7 @@ def head():
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_job_stopped_in_mid_run_goes_on_under_the_same_run_name_and_is_proven(head, tmp_path):
     run = tmp_path / "runs" / "job"
     flags = ["--source", tmp_path / "source", "--storage", tmp_path / "runs", "--epochs", EPOCHS]

@@ -1,4 +1,7 @@
-"""A run on a mesh: FSDP2 over two data ranks and tensor parallelism inside each, resumed without it."""
+"""A run on a mesh: FSDP2 over two data ranks and tensor parallelism inside each, resumed without it.
+
+pytest -m slow tests/train/test_mesh_runs.py
+"""
 
 import json
 import sys
@@ -30,7 +33,11 @@ from tests.conftest import documents_table, long_tailed
 from tests.train import functions
 from tests.train.running import BATCHES, BUDGET, CPUS, fit, recipe_of
 
-pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore:torch.distributed is disabled")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
+]
 
 COUNT, DIES, STOP = 400, 3, 6
 

@@ -1,4 +1,7 @@
-"""A run whose storage fails: retried or named on every rank, and gone on with from the checkpoint before."""
+"""A run whose storage fails: retried or named on every rank, and gone on with from the checkpoint before.
+
+pytest -m slow tests/train/test_storage_runs.py
+"""
 
 import errno
 import json
@@ -15,7 +18,7 @@ from tests.conftest import documents_table, long_tailed
 from tests.train import failing_storage, running, storage_functions
 from tests.train.failing_storage import order
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 SHIPPED = (storage_functions, failing_storage)
 
 
