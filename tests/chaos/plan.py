@@ -43,20 +43,21 @@ class Plan:
         return asdict(self)
 
 
-def plan_of(seed: int, *, steps: int, nodes: bool, deal: str | None = None) -> Plan:
+def plan_of(seed: int, *, steps: int, nodes: bool, kills: int = 6, deal: str | None = None) -> Plan:
     """Draw a plan.
 
     Args:
         seed: Of everything.
         steps: About how many steps the whole run has.
         nodes: Whether nodes may be lost too.
+        kills: How many deaths there are at the most.
         deal: ``global`` or ``rank``; None alternates with the seed.
     """
     dice = random.Random(seed)
     quarter = steps // len(WORLDS)
     kinds = [*IN_WORKER, "driver", *(["node"] if nodes else [])]
-    victims = dice.sample(kinds, k=min(len(kinds), 5)) + dice.choices(kinds, k=1)
-    kills = [
+    victims = (dice.sample(kinds, k=min(len(kinds), 5)) + dice.choices(kinds, k=1))[:kills]
+    deaths = [
         Kill(
             number=number,
             kind=kind,
@@ -72,5 +73,5 @@ def plan_of(seed: int, *, steps: int, nodes: bool, deal: str | None = None) -> P
         deal=deal or ("global", "rank")[seed % 2],
         backend=dice.choice(("ray_data", "ray_data", "direct")),
         stops=stops,
-        kills=tuple(kills),
+        kills=tuple(deaths),
     )

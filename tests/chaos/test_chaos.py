@@ -20,7 +20,7 @@ def head():
 
 
 def test_a_run_that_is_killed_at_random_moments_trains_each_example_once(head, tmp_path):
-    outcome = run_plan(plan_of(0, steps=STEPS, nodes=False), tmp_path, head)
+    outcome = run_plan(plan_of(0, steps=STEPS, nodes=False, kills=3), tmp_path, head)
     assert outcome.kills
     assert not outcome.findings
 

@@ -29,6 +29,7 @@ def finetune(*flags):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_model_fine_tuned_on_1_then_2_workers_learns_is_proven_and_is_what_the_checkpoint_holds(tmp_path):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
