@@ -109,6 +109,7 @@ def resized(place, source):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_sharded_run_that_was_resized_is_proven(resized):
     audit = verify(resized)
     assert audit.ok, audit.findings
@@ -117,6 +118,7 @@ def test_a_sharded_run_that_was_resized_is_proven(resized):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_each_rank_saved_its_own_shards_and_the_first_their_index(resized):
     filesystem, path = open_path(resized)
     files = {f.name for f in (Path(last_checkpoint(filesystem, path)) / "model").iterdir()}
@@ -124,6 +126,7 @@ def test_each_rank_saved_its_own_shards_and_the_first_their_index(resized):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_its_parameters_are_those_of_one_process(resized, source):
     torch.set_default_dtype(torch.float64)
     try:
