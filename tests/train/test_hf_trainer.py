@@ -61,6 +61,7 @@ def plain_loop(recipe, source):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_run_through_trainer_stopped_on_2_and_resumed_on_1_trains_as_a_plain_loop_on_1(
     cluster, tmp_path, make_source, monkeypatch
 ):
