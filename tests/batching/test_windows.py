@@ -98,7 +98,13 @@ def test_a_lognormal_mix_is_packed_to_99_9_percent_at_the_default_window(budget)
 
 @pytest.mark.parametrize(
     ("mean", "budget", "expected"),
-    [(549, 4096, 16_384), (549, 16_384, 65_536), (1, 10**12, LARGEST_WINDOW), (100, 100, 2048)],
+    [
+        (549, 4096, 16_384),
+        (549, 16_384, 65_536),
+        (1, 10**12, LARGEST_WINDOW),
+        (100, 100, 2048),
+        (125, 64, 1024),
+    ],
 )
 def test_the_default_window_is_the_power_of_two_that_holds_2000_budgets(mean, budget, expected):
     window = window_of(LengthTable.of(np.full(10, mean, np.int32)), TokenBatchOptions(budget))
@@ -180,6 +186,17 @@ def test_later_windows_are_those_of_a_run_that_began_with_the_new_budget():
     whole = batches_of(planner(window=64, options=TokenBatchOptions(80)).steps(0, 1000))
     assert rest != whole
     assert rest[-40:] == whole[-40:]
+
+
+@pytest.mark.parametrize("committed", [1, 2, 3, 9])
+def test_what_was_committed_before_a_change_is_not_packed_again(committed):
+    one = planner(size=1, window=300)
+    trained = batches_of(one.steps(0, committed))
+    one.commit(committed)
+    one.change(options=TokenBatchOptions(90))
+    again = StepPlanner.from_state(one.state(), long_tailed(300), one.options)
+    trained += batches_of(again.steps(0, 1000))
+    assert sorted(flat(trained)) == list(range(300))
 
 
 def test_a_change_that_is_refused_changes_nothing():

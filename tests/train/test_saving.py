@@ -101,6 +101,26 @@ def test_a_saved_rank_waits_to_be_stopped_and_goes_on_when_it_is_not(caplog):
     assert "did not come within 0.2 s" in caplog.text
 
 
+def test_a_rank_that_learns_of_the_step_too_late_does_not_save_there_and_all_try_again():
+    ranks = Ranks(2, 0)
+    for rank, saver in enumerate(ranks.savers):
+        saver.remember(lambda more, rank=rank: ranks.saved[rank].append(ranks.at))
+    ask_to_save(Wish(RESIZE))
+    for saver in ranks.savers:
+        saver.boundary(5)
+    for saver in ranks.savers:
+        saver._proposal.result(5)
+    ranks.at = 50  # 7 was proposed
+    threads = [threading.Thread(target=saver.boundary, args=(50,)) for saver in ranks.savers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ranks.saved == [[], []]
+    assert [saver._attempt for saver in ranks.savers] == [1, 1]
+    ranks.meeting.stop()
+
+
 def test_a_process_whose_loops_have_not_reported_says_so_and_takes_no_wish():
     saver = Saver(None, 0)
     assert not ask_to_save(Wish(RESIZE))

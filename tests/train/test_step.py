@@ -219,6 +219,19 @@ def test_a_skipped_step_counts_what_it_held_as_skipped_and_takes_the_rest_from_t
             end()
 
 
+def test_a_step_that_is_skipped_after_a_retry_counts_both():
+    one, ended = step(), []
+    one._on_commit = lambda step: ended.append(step.entry().refused)
+    for batch in one:
+        one.loss(torch.zeros(*batch.input_ids.shape, 11), batch)
+    one.retry()
+    one.loss(torch.zeros(1, 7, 11), next(iter(one)))
+    one.skip()
+    (refused,) = ended
+    assert (refused.retries, refused.steps) == (1, 1)
+    assert refused.receipt == receipt_of([0, 1], [2])  # all that it held, whatever went through the loss
+
+
 class Counting:
     """Stands where DDP stands: counts how often gradients would be synchronised."""
 
