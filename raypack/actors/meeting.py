@@ -1,25 +1,14 @@
-"""Where the ranks of one attempt meet: everyone's word for everyone, and a name for who is missing.
-
-Ray Train's own collectives wait without end and gather nothing; a meeting has a time limit.
-"""
+"""The actor in which the ranks of one attempt meet; `MeetingPoint` is a rank's side of it."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
+import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
-import ray
-
 from raypack.actors.ending import end_soon
 from raypack.actors.save_point import SavePoint
-from raypack.errors import LoaderError
-
-logger = logging.getLogger(__name__)
-
-_GRACE_S = 30.0
-_REMIND_S = 60.0
 
 
 @dataclass(slots=True)
@@ -30,13 +19,15 @@ class _Topic:
 
 
 class Meeting:
-    """The meeting point of ``world_size`` ranks; run as an async Ray actor, see `start_meeting`."""
+    """The meeting point of ``world_size`` ranks; run as an async Ray actor, see `join_meeting`."""
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
         self._topics: dict[str, _Topic] = {}
         self._save_points: dict[tuple[int, int], SavePoint] = {}
         self._left: set[int] = set()
+        self._all_left = asyncio.Event()
+        self._life = uuid.uuid4().hex
 
     async def meet(self, topic: str, rank: int, word: Any, timeout_s: float) -> tuple[list[Any], list[int]]:
         """Wait until every rank has put its word to a topic.
@@ -71,6 +62,10 @@ class Meeting:
         point.answer(rank, accepts)
         return await point.wait()
 
+    async def settle_save(self, number: int, attempt: int, outcome: bool) -> None:
+        """Learn how a try ended, from a rank that was told."""
+        self._save_point(number, attempt).settle(outcome)
+
     def _save_point(self, number: int, attempt: int) -> SavePoint:
         return self._save_points.setdefault((number, attempt), SavePoint(self._world_size, attempt))
 
@@ -88,67 +83,11 @@ class Meeting:
         """Learn that a rank meets no more; the actor ends with the last of them."""
         self._left.add(rank)
         if len(self._left) == self._world_size:
+            self._all_left.set()
             self._ending = asyncio.create_task(end_soon())
 
-
-_kept: list[Any] = []
-"""Handles that this process began with; the actor lives no longer than they do."""
-
-
-def start_meeting(world_size: int, *, name: str) -> Any:
-    """Start the attempt's meeting point, or find the one that a peer has started."""
-    options = {
-        "name": name,
-        "get_if_exists": True,
-        "num_cpus": 0,
-        "max_restarts": -1,
-        "max_task_retries": -1,
-        "max_concurrency": 10_000,
-    }
-    handle = ray.remote(Meeting).options(**options).remote(world_size)
-    _kept.append(handle)
-    return handle
-
-
-def meet(
-    actor: Any, topic: str, rank: int, word: Any, *, timeout_s: float, what: str, remind: bool = True
-) -> list[Any]:
-    """Put a word to a topic and return everyone's, by rank.
-
-    Args:
-        actor: The meeting's handle.
-        topic: What the ranks meet for; a new text each time.
-        rank: The caller's data rank.
-        word: Anything small that pickles.
-        timeout_s: How long to wait for the others, seconds.
-        what: What the caller is doing, for the message.
-        remind: Log a warning after a minute; False where a long wait is nobody's fault.
-
-    Raises:
-        LoaderError: Ranks did not come in time; they are named.
-    """
-    call = actor.meet.remote(topic, rank, word, timeout_s)
-    if remind and timeout_s > _REMIND_S and not ray.wait([call], timeout=_REMIND_S)[0]:
-        logger.warning(
-            "rank %d still waits in %s, which every rank must call; it ends after %g s", rank, what, timeout_s
-        )
-    words, missing = ray.get(call, timeout=timeout_s + _GRACE_S)
-    if missing:
-        ranks = ", ".join(map(str, missing))
-        raise LoaderError(
-            f"rank {rank} waited {timeout_s:g} s in {what} for rank {ranks}: {what} must be called by "
-            "every rank, equally often; call it outside of any 'if rank == 0'"
-        )
-    return words
-
-
-def tell(actor: Any, topic: str, rank: int, word: Any) -> None:
-    """Put a word to a topic for those who wait there, and wait for none of theirs.
-
-    Args:
-        actor: The meeting's handle.
-        topic: What the ranks meet for.
-        rank: The caller's data rank.
-        word: Anything small that pickles.
-    """
-    ray.wait([actor.tell.remote(topic, rank, word)], timeout=_GRACE_S)
+    async def life(self, known: str | None) -> str:
+        """Return a name of this actor's present life: to who knows it already, when all ranks have left."""
+        if known == self._life:
+            await self._all_left.wait()
+        return self._life

@@ -33,7 +33,6 @@ class SavePoint:
     decided: asyncio.Event = field(default_factory=asyncio.Event)
     outcome: bool | None = None
     """Whether the ranks save; None while it is open."""
-
     slow: bool = False
     """Whether a step takes so long that the very next one can be agreed on."""
     superseded: bool = False
@@ -67,17 +66,18 @@ class SavePoint:
         if accepts:
             self.accepted.add(rank)
         if not accepts or len(self.accepted) == self.world_size:
-            self._decide(accepts)
+            self.settle(accepts)
 
     async def wait(self) -> bool:
         """Return whether the ranks save; a rank that does not answer in time is taken to refuse."""
         try:
             await asyncio.wait_for(self.decided.wait(), PATIENCE_S)
         except asyncio.TimeoutError:
-            self._decide(False)
+            self.settle(False)
         return bool(self.outcome)
 
-    def _decide(self, outcome: bool) -> None:
-        if self.outcome is None:  # what was told once stays
+    def settle(self, outcome: bool) -> None:
+        """Decide; what was decided before stays."""
+        if self.outcome is None:
             self.outcome = outcome
             self.decided.set()

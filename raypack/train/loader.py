@@ -10,6 +10,7 @@ from typing import Any
 import ray
 import torch
 
+from raypack.actors.meeting_point import MeetingPoint
 from raypack.collate import PackedBatch
 from raypack.collate.transfer import DevicePrefetcher, streams_of
 from raypack.data.blocks import StreamRow
@@ -48,7 +49,7 @@ class PackedLoader:
         deal: Deal,
         ledger: Ledger,
         node_planner: Any,
-        meeting: Any,
+        meeting: MeetingPoint,
         device: torch.device,
         pace: Pace,
     ) -> None:
@@ -62,7 +63,7 @@ class PackedLoader:
         self._open_step: Step | None = None
         self._stream: Stream | None = None
         self._batches = DevicePrefetcher(self._to_batch, streams_of(device))
-        self._saver = Saver(meeting, place.rank)
+        self._saver = Saver(meeting)
         self._closed = False
 
     # -- what it is ------------------------------------------------------------------------------
@@ -78,8 +79,8 @@ class PackedLoader:
         return self._place
 
     @property
-    def meeting(self) -> Any:
-        """Handle of the attempt's meeting point."""
+    def meeting(self) -> MeetingPoint:
+        """This rank's side of the attempt's meeting."""
         return self._meeting
 
     @property
@@ -281,8 +282,7 @@ class PackedLoader:
                 self._stream.close()
             elif ray.is_initialized():
                 self._node_planner.leave.remote(self._place.rank)
-            if ray.is_initialized():
-                self._meeting.leave.remote(self._place.rank)
+            self._meeting.leave()
 
     def __enter__(self) -> PackedLoader:
         return self

@@ -65,7 +65,7 @@ def report(
     place = first.place
     words = {name: one.word() for name, one in loaders.items()}
     count = _reports[place.group] = _reports.get(place.group, 0) + 1  # what was refused here is no report
-    together = Together(first.meeting, place.rank, count, timeout_s)
+    together = Together(first.meeting, count, timeout_s)
     ranks = together.share("report", {"nonce": uuid.uuid4().hex, "words": words})
     _check_agreement([rank["words"] for rank in ranks])
     states = {

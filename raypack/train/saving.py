@@ -14,6 +14,8 @@ from typing import Any
 
 import ray
 
+from raypack.actors.meeting_point import MeetingPoint
+
 logger = logging.getLogger(__name__)
 
 RESIZE, PREEMPTION = "resize", "preemption"
@@ -62,12 +64,11 @@ class Saver:
     """One loader's part in saving when it is wished for.
 
     Args:
-        meeting: Handle of the attempt's meeting point.
-        rank: Data rank.
+        meeting: This rank's side of the attempt's meeting.
     """
 
-    def __init__(self, meeting: Any, rank: int) -> None:
-        self._meeting, self._rank = meeting, rank
+    def __init__(self, meeting: MeetingPoint) -> None:
+        self._meeting = meeting
         self._report: Callable[[dict[str, Any]], None] | None = None
         self._wish: Wish | None = None
         self._heard: Wish | None = None
@@ -120,8 +121,7 @@ class Saver:
 
     def _propose(self, step: int) -> None:
         # The number of saves is the same on all ranks, whatever each was told first.
-        place = self._saves, self._attempt, self._rank
-        self._proposal = self._meeting.propose_save.remote(*place, step, self._took >= _SLOW_S)
+        self._proposal = self._meeting.propose_save(self._saves, self._attempt, step, self._took >= _SLOW_S)
         self._step = None
 
     def _agreed(self, step: int) -> bool:
@@ -130,15 +130,16 @@ class Saver:
             if not ray.wait([self._proposal], timeout=0)[0]:
                 return False
             self._step = int(ray.get(self._proposal))
-            answer = self._meeting.answer_save.remote
-            self._outcome = answer(self._saves, self._attempt, self._rank, step <= self._step)
+            self._outcome = self._meeting.answer_save(self._saves, self._attempt, step <= self._step)
         if step < self._step:
             return False
-        if ray.get(self._outcome):
+        saves = bool(ray.get(self._outcome))
+        self._meeting.save_settled(self._saves, self._attempt, saves)
+        if saves:
             return True
         self._attempt += 1
         if self._attempt == _MOST_ATTEMPTS:
-            logger.warning("rank %d: the ranks found no common step to save at", self._rank)
+            logger.warning("rank %d: the ranks found no common step to save at", self._meeting.rank)
             self._end()
         else:
             self._propose(step)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ray.train.torch
 import torch
 
-from raypack.actors.meeting import meet, start_meeting
+from raypack.actors.meeting_point import MeetingPoint, join_meeting
 from raypack.actors.planner import start_planner
 from raypack.arguments import choice, shown, text
 from raypack.errors import CheckpointError, LoaderError, SourceError
@@ -77,7 +77,7 @@ def get_loader(
         )
     torch_device = torch.device(device) if device is not None else ray.train.torch.get_device()
     label = _label(place, name)
-    meeting = start_meeting(place.world_size, name=place.actor_name("meeting", label))
+    meeting = join_meeting(place.world_size, place.rank, name=place.actor_name("meeting", label))
     source = _open_everywhere(meeting, place, recipe)
     restored = _agree(meeting, place, source, recipe, name)
     _check_restored(recipe, source, place, restored, allowed)
@@ -108,7 +108,7 @@ def _label(place: Place, name: str | None) -> str:
     return f"{name or ''}{_opened[key]}"
 
 
-def _open_everywhere(meeting: Any, place: Place, recipe: PackedData) -> ArrowSource:
+def _open_everywhere(meeting: MeetingPoint, place: Place, recipe: PackedData) -> ArrowSource:
     """Open the source on every rank, or raise on every rank the one error that names who lacks it."""
     source, fault = None, None
     try:
@@ -116,7 +116,7 @@ def _open_everywhere(meeting: Any, place: Place, recipe: PackedData) -> ArrowSou
     except (SourceError, OSError) as error:
         fault = str(error)
     word = (place.node_address, fault)
-    words = meet(meeting, "source", place.rank, word, timeout_s=_START_TIMEOUT_S, what="get_loader")
+    words = meeting.meet("source", word, timeout_s=_START_TIMEOUT_S, what="get_loader")
     if source is None or any(other is not None for _, other in words):
         raise SourceError(_who_lacks(recipe.source_path, words))
     return source
@@ -145,7 +145,7 @@ def _read_checkpoint(name: str | None) -> RunState | None:
 
 
 def _agree(
-    meeting: Any, place: Place, source: ArrowSource, recipe: PackedData, name: str | None
+    meeting: MeetingPoint, place: Place, source: ArrowSource, recipe: PackedData, name: str | None
 ) -> RunState | None:
     """Share what rank 0 reads of the checkpoint; make sure that all ranks see one source and one recipe."""
     recipe = replace(recipe, source=recipe.source_path)
@@ -157,7 +157,7 @@ def _agree(
             word["restored"] = _read_checkpoint(name)
         except (CheckpointError, OSError) as error:
             word["fault"] = str(error)
-    words = meet(meeting, "start", place.rank, word, timeout_s=_START_TIMEOUT_S, what="get_loader")
+    words = meeting.meet("start", word, timeout_s=_START_TIMEOUT_S, what="get_loader")
     if words[0]["fault"] is not None:
         raise CheckpointError(words[0]["fault"])
     for rank, other in enumerate(words):

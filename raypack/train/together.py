@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from raypack.actors.meeting import meet, tell
+from raypack.actors.meeting_point import MeetingPoint
 from raypack.errors import LoaderError
 
 _Result = TypeVar("_Result")
@@ -15,14 +15,13 @@ class Together:
     """The ranks of one report.
 
     Args:
-        meeting: Handle of the attempt's meeting point.
-        rank: This data rank.
+        meeting: This rank's side of the attempt's meeting.
         report: Number of the report in the attempt; the same on all ranks.
         timeout_s: How long a rank waits for the others before it names who is missing, seconds.
     """
 
-    def __init__(self, meeting: Any, rank: int, report: int, timeout_s: float) -> None:
-        self._meeting, self._rank, self._report, self._timeout_s = meeting, rank, report, timeout_s
+    def __init__(self, meeting: MeetingPoint, report: int, timeout_s: float) -> None:
+        self._meeting, self._report, self._timeout_s = meeting, report, timeout_s
 
     def share(self, topic: str, word: Any) -> list[Any]:
         """Return every rank's word, by rank."""
@@ -45,10 +44,8 @@ class Together:
         except Exception as error:
             self.fail(topic, f"{type(error).__name__}: {error}")
             raise
-        words = meet(
-            self._meeting,
+        words = self._meeting.meet(
             self._name(topic),
-            self._rank,
             {"done": mine},
             timeout_s=self._timeout_s if timeout_s is None else timeout_s,
             what="report",
@@ -64,7 +61,7 @@ class Together:
 
     def fail(self, topic: str, why: str) -> None:
         """Tell the others, who may be waiting, that this rank does not do its part."""
-        tell(self._meeting, self._name(topic), self._rank, {"failed": why})
+        self._meeting.tell(self._name(topic), {"failed": why})
 
     def _name(self, topic: str) -> str:
         return f"{topic} {self._report}"

@@ -7,7 +7,7 @@ import pytest
 import ray
 
 from raypack.actors.ending import ENDS_AFTER_S
-from raypack.actors.meeting import meet, start_meeting
+from raypack.actors.meeting_point import join_meeting
 from raypack.actors.planner import PATIENCE_S, PlannerSpec, start_planner
 from raypack.batching.deal import AttentionCost
 from raypack.batching.options import TokenBatchOptions
@@ -105,21 +105,44 @@ def test_a_planner_ends_when_its_ranks_have_left(spec):
 
 
 def test_ranks_that_meet_get_everyones_word():
-    actor = start_meeting(3, name="meeting")
+    points = [join_meeting(3, rank, name="meeting") for rank in range(3)]
     words = {}
 
-    def go(rank):
-        words[rank] = meet(actor, "t", rank, rank * 10, timeout_s=20, what="a test")
+    def go(point):
+        words[point.rank] = point.meet("t", point.rank * 10, timeout_s=20, what="a test")
 
-    threads = [threading.Thread(target=go, args=(rank,)) for rank in range(3)]
+    threads = [threading.Thread(target=go, args=(point,)) for point in points]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert words == {rank: [0, 10, 20] for rank in range(3)}
+    for point in points:
+        point.leave()
+
+
+def test_a_meeting_that_died_between_two_answers_is_told_again_by_who_got_one():
+    first, second = (join_meeting(2, rank, name="died") for rank in range(2))
+    second.tell("t", "two")
+    assert first.meet("t", "one", timeout_s=20, what="a test") == ["one", "two"]
+    first.save_settled(0, 0, True)
+    actor = ray.get_actor("died")
+    life = ray.get(actor.life.remote(None))
+    ray.kill(actor, no_restart=False)
+    assert second.meet("t", "two", timeout_s=20, what="a test") == ["one", "two"]
+    assert ray.get(second.answer_save(0, 0, True), timeout=20)
+    assert ray.get(actor.life.remote(life)) != life
+    watching = [thread for thread in threading.enumerate() if thread.name == "raypack-meeting"]
+    first.leave()
+    second.leave()
+    for thread in watching:
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def test_a_rank_that_waits_alone_learns_who_is_missing():
-    actor = start_meeting(3, name="alone")
+    points = [join_meeting(3, rank, name="alone") for rank in range(3)]
     with pytest.raises(LoaderError, match="rank 1 waited 1 s in report for rank 0, 2: report must be called"):
-        meet(actor, "t", 1, None, timeout_s=1, what="report")
+        points[1].meet("t", None, timeout_s=1, what="report")
+    for point in points:
+        point.leave()

@@ -1,5 +1,6 @@
 """Savers of several ranks, each in a thread of its own, with a real meeting and steps of any pace."""
 
+import asyncio
 import random
 import threading
 import time
@@ -8,7 +9,10 @@ from types import SimpleNamespace
 import pytest
 import ray
 
+from raypack.actors import meeting as meeting_module
+from raypack.actors import meeting_point
 from raypack.actors.meeting import Meeting
+from raypack.actors.meeting_point import MeetingPoint
 from raypack.train import saving
 from raypack.train.saving import REASON, RESIZE, Saver, Wish, ask_to_save
 from tests.train.local_run import LocalActor
@@ -32,7 +36,7 @@ class Ranks:
 
     def __init__(self, world_size, steps, *, lockstep=True, pace=0.001):
         self.meeting = LocalActor(lambda: Meeting(world_size))
-        self.savers = [Saver(self.meeting, rank) for rank in range(world_size)]
+        self.savers = [Saver(MeetingPoint(self.meeting, rank)) for rank in range(world_size)]
         self.saved = [[] for _ in self.savers]
         self.steps, self.pace = steps, pace
         self.barrier = threading.Barrier(world_size) if lockstep else None
@@ -121,8 +125,33 @@ def test_a_rank_that_learns_of_the_step_too_late_does_not_save_there_and_all_try
     ranks.meeting.stop()
 
 
+def test_a_rank_whose_answer_was_lost_with_the_meeting_saves_where_the_others_do(monkeypatch):
+    futures = SimpleNamespace(get=lambda f: f.result(20), exceptions=ray.exceptions)
+    monkeypatch.setattr(meeting_point, "ray", futures)
+    monkeypatch.setattr(meeting_module, "end_soon", lambda: asyncio.sleep(0))
+    ranks = Ranks(2, 0)
+    for rank, saver in enumerate(ranks.savers):
+        saver._meeting.watch()
+        saver.remember(lambda more, rank=rank: ranks.saved[rank].append(ranks.at))
+    ask_to_save(Wish(RESIZE))
+    for ranks.at in (5, 6):  # where they stand, and where they learn of the proposal
+        for saver in ranks.savers:
+            saver.boundary(ranks.at)
+        for saver in ranks.savers:
+            saver._proposal.result(5)
+    ranks.at = 7
+    ranks.savers[0].boundary(7)
+    ranks.meeting.die()
+    ranks.savers[1]._outcome = ranks.savers[1]._meeting.answer_save(0, 0, True)  # sent again, as by Ray
+    ranks.savers[1].boundary(7)
+    assert ranks.saved == [[7], [7]]
+    for saver in ranks.savers:
+        ranks.meeting.leave.remote(saver._meeting.rank)
+    ranks.meeting.stop()
+
+
 def test_a_process_whose_loops_have_not_reported_says_so_and_takes_no_wish():
-    saver = Saver(None, 0)
+    saver = Saver(MeetingPoint(None, 0))
     assert not ask_to_save(Wish(RESIZE))
     saver.boundary(3)  # nothing to do, nobody to ask
     saver.remember(lambda more: None)

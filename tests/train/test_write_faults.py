@@ -16,7 +16,9 @@ import ray.train
 from ray.train.v2._internal.execution.storage import StorageContext
 
 from raypack.actors import meeting as meeting_module
+from raypack.actors import meeting_point
 from raypack.actors.meeting import Meeting
+from raypack.actors.meeting_point import MeetingPoint
 from raypack.errors import CheckpointError, LoaderError
 from raypack.report import verify
 from raypack.train import PackedData, report, sending, uploading
@@ -36,8 +38,8 @@ def local(monkeypatch, tmp_path):
     def wait(futures, timeout):
         return [future for future in futures if future.result(timeout) or True], []
 
-    get = SimpleNamespace(get=lambda future, timeout: future.result(timeout), wait=wait)
-    monkeypatch.setattr(meeting_module, "ray", get)
+    get = SimpleNamespace(get=lambda future, timeout: future.result(timeout), wait=wait, is_initialized=bool)
+    monkeypatch.setattr(meeting_point, "ray", get)
     monkeypatch.setattr(meeting_module, "end_soon", _nothing)
     monkeypatch.setattr(uploading, "WAITS_S", (0.01, 0.02, 0.03))
     (tmp_path / "temporary").mkdir()
@@ -74,7 +76,7 @@ def world(tmp_path, monkeypatch, make_source):
     actor = LocalActor(lambda: Meeting(WORLD))
     with Attempt(recipe, source, WORLD) as run:
         for rank, loader in enumerate(run.loaders):
-            loader._meeting = actor
+            loader._meeting = MeetingPoint(actor, rank)
             loader._place = replace(loader.place, group=f"{tmp_path}{rank}")  # a process of its own
         steps = [iter(loader) for loader in run.loaders]
         yield SimpleNamespace(train=train, loaders=run.loaders, step=lambda: _step(steps))
