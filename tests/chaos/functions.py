@@ -13,7 +13,7 @@ import ray.train
 import torch
 
 from raypack.train import get_loader, report
-from tests.train.functions import TinyTransformer, kill_planner
+from tests.train.functions import TinyTransformer, kill_planner, process_of
 
 REPORT_EVERY = 4
 
@@ -50,6 +50,13 @@ class Deaths:
             for process in psutil.Process().parent().children():
                 if "Read" in process.name() or "Read" in " ".join(process.cmdline()):
                     process.kill()
+
+    def part(self, loader, step):
+        """Kill the process of the meeting if that is due, a moment later."""
+        kill = self.due("meeting", step)
+        if kill is not None:
+            meeting = process_of(loader.meeting._actor)
+            threading.Timer(kill["delay_s"], os.kill, (meeting, signal.SIGKILL)).start()
 
 
 def _end():
@@ -95,6 +102,7 @@ def train(config):
             deaths.strike(loader, index)
             if index % REPORT_EVERY == REPORT_EVERY - 1:
                 deaths.die("report", index)
+                deaths.part(loader, index)
                 report({"step": index}, loader, save=save)
             if index == config["stop_after"]:
                 break

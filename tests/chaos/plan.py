@@ -6,10 +6,11 @@ import random
 from dataclasses import asdict, dataclass
 
 WORLDS = (2, 4, 1, 3)
-IN_WORKER = ("step", "commit", "report", "restore", "planner", "reader")
+IN_WORKER = ("step", "commit", "report", "restore", "planner", "reader", "meeting")
 """Moments and victims that a train worker sees to itself: before a commit, while it commits, while it
-reports (and uploads), while it restores, its planner's process, its Ray Data reader's process."""
-MOST_DELAY_S = {"step": 0.0, "commit": 0.003, "report": 0.08, "restore": 0.6, "planner": 0.0, "reader": 0.0}
+reports (and uploads), while it restores, its planner's process, its Ray Data reader's process, and the
+process of the meeting of the ranks while they report."""
+MOST_DELAY_S = {"commit": 0.003, "report": 0.08, "restore": 0.6, "meeting": 0.03}
 
 
 @dataclass(frozen=True)
@@ -50,28 +51,30 @@ def plan_of(seed: int, *, steps: int, nodes: bool, kills: int = 6, deal: str | N
         seed: Of everything.
         steps: About how many steps the whole run has.
         nodes: Whether nodes may be lost too.
-        kills: How many deaths there are at the most.
+        kills: How many deaths there are at the most, beside that of the meeting.
         deal: ``global`` or ``rank``; None alternates with the seed.
     """
     dice = random.Random(seed)
     quarter = steps // len(WORLDS)
-    kinds = [*IN_WORKER, "driver", *(["node"] if nodes else [])]
+    kinds = [*IN_WORKER[:-1], "driver", *(["node"] if nodes else [])]
     victims = (dice.sample(kinds, k=min(len(kinds), 5)) + dice.choices(kinds, k=1))[:kills]
-    deaths = [
-        Kill(
+
+    def death(number: int, kind: str) -> Kill:
+        return Kill(
             number=number,
             kind=kind,
             step=dice.randrange(2, steps - quarter // 2),
             rank=dice.randrange(4),
             delay_s=round(dice.random() * MOST_DELAY_S.get(kind, 0.0), 4),
         )
-        for number, kind in enumerate(victims)
-    ]
+
+    deaths = [death(number, kind) for number, kind in enumerate(victims)]
     stops = tuple(quarter * (k + 1) + dice.randrange(-4, 5) for k in range(len(WORLDS) - 1))
+    backend = dice.choice(("ray_data", "ray_data", "direct"))
     return Plan(
         seed=seed,
         deal=deal or ("global", "rank")[seed % 2],
-        backend=dice.choice(("ray_data", "ray_data", "direct")),
+        backend=backend,
         stops=stops,
-        kills=tuple(deaths),
+        kills=(*deaths, death(len(deaths), "meeting")),
     )

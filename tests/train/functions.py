@@ -174,8 +174,12 @@ def take_one(config):
 
 def kill_planner(loader):
     """Kill the process of this rank's planner actor, as an out-of-memory killer would."""
-    pid = ray.get(loader._node_planner.__ray_call__.remote(lambda self: os.getpid()))
-    os.kill(pid, signal.SIGKILL)
+    os.kill(process_of(loader._node_planner), signal.SIGKILL)
+
+
+def process_of(actor):
+    """Return the number of an actor's process."""
+    return ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
 
 
 REPORT_EVERY = 20
