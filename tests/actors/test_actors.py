@@ -15,15 +15,15 @@ from raypack.batching.step_plan import StepCursor
 from raypack.batching.step_planner import StepPlanner
 from raypack.errors import LoaderError
 from tests.conftest import long_tailed
+from tests.local_ray import local_ray
 
 pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, log_to_driver=False)
-    yield
-    ray.shutdown()
+    with local_ray():
+        yield
 
 
 @pytest.fixture

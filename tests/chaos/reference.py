@@ -6,10 +6,9 @@ import torch
 from raypack.batching.consolidated import ConsolidatedTokenBatchState
 from raypack.batching.sampler import StatefulTokenBatchSampler
 from raypack.batching.step_planner import StepPlanner
-from raypack.collate import PackedBatch
-from raypack.collate.loss import next_token_loss_sum
 from raypack.sampling.sampler import StatefulShardSampler
 from tests.train.functions import TinyTransformer
+from tests.train.one_process import train_step
 
 
 def trained_by_one(source, plan, recipe, attempts):
@@ -18,13 +17,7 @@ def trained_by_one(source, plan, recipe, attempts):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     steps = _global(source, recipe) if plan["deal"] == "global" else _ranks(source, recipe, attempts)
     for plans in steps:
-        supervised = sum(int(source.supervised[p.indices].sum()) for p in plans)
-        for one in plans:
-            ids, lengths, labels = source.take_flat(one.indices)
-            batch = PackedBatch.from_flat(ids, lengths, labels=labels)
-            (next_token_loss_sum(model(batch), batch.labels) / supervised).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        train_step(model, optimizer, source, plans)
     return model.state_dict()
 
 

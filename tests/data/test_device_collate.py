@@ -12,6 +12,7 @@ import torch
 from raypack import DeviceCollate, PackedBatch
 from raypack.collate import BatchError
 from tests.conftest import documents_table, long_tailed
+from tests.local_ray import local_ray
 
 LENGTHS = long_tailed(50)
 TENSORS = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens", "indices")
@@ -19,9 +20,8 @@ TENSORS = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens", "
 
 @pytest.fixture(scope="module")
 def cluster():
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200 << 20, log_to_driver=False)
-    yield
-    ray.shutdown()
+    with local_ray():
+        yield
 
 
 def assert_same(ours, theirs):

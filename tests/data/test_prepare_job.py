@@ -23,6 +23,7 @@ from raypack.data.prepare_job import what_failed
 from raypack.errors import PrepareError, SourceError
 from raypack.source import describe_change, open_source
 from tests.data.preparing import chat_folder, write_rows
+from tests.local_ray import local_ray
 
 pytestmark = pytest.mark.ray
 # Workers do not have the tests on their path.
@@ -31,9 +32,8 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200 << 20, log_to_driver=False)
-    yield
-    ray.shutdown()
+    with local_ray():
+        yield
 
 
 class Slow(TextTokenizer):

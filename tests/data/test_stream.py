@@ -18,6 +18,7 @@ from raypack.data.reader import ReadSpec
 from raypack.data.stream import BACKENDS, Stream
 from raypack.errors import StreamError
 from tests.conftest import long_tailed
+from tests.local_ray import local_ray
 
 pytestmark = pytest.mark.ray
 OPTIONS = TokenBatchOptions(64)
@@ -25,9 +26,8 @@ OPTIONS = TokenBatchOptions(64)
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    ray.init(num_cpus=2, include_dashboard=False, object_store_memory=200 << 20, log_to_driver=False)
-    yield
-    ray.shutdown()
+    with local_ray():
+        yield
 
 
 class Rank:

@@ -4,10 +4,9 @@ import importlib.util
 import sys
 
 import pytest
-import ray
-from ray import cloudpickle
 
 from tests.examples.head import ROOT
+from tests.local_ray import local_ray
 
 pytest.importorskip("accelerate")
 
@@ -19,10 +18,5 @@ def test_the_loop_with_accelerate_resumes_on_another_number_of_workers_and_is_pr
     example = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "accelerate_loop", example)
     spec.loader.exec_module(example)
-    cloudpickle.register_pickle_by_value(example)
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
-    try:
+    with local_ray(example, cpus=4):
         assert example.story(tmp_path, gpu=False)
-    finally:
-        ray.shutdown()
-        cloudpickle.unregister_pickle_by_value(example)

@@ -8,9 +8,7 @@ import pytest
 pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 
-import ray
 import torch
-from ray import cloudpickle
 from transformers import TrainingArguments
 
 from raypack.errors import LoaderError
@@ -20,6 +18,7 @@ from raypack.train.hf_arguments import check_arguments
 from raypack.train.hf_trainer import PackedTrainer, PackedTraining
 from tests.collate.models import tiny_model
 from tests.conftest import long_tailed
+from tests.local_ray import local_ray
 from tests.train import trainer_functions
 from tests.train.local_run import Attempt, patch
 from tests.train.running import fit
@@ -27,11 +26,8 @@ from tests.train.running import fit
 
 @pytest.fixture
 def cluster():
-    cloudpickle.register_pickle_by_value(trainer_functions)
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=200 << 20, log_to_driver=False)
-    yield
-    ray.shutdown()
-    cloudpickle.unregister_pickle_by_value(trainer_functions)
+    with local_ray(trainer_functions, cpus=4):
+        yield
 
 
 def recipe_of(source, **more):

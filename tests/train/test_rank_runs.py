@@ -3,13 +3,12 @@
 import json
 
 import pytest
-import ray
-from ray import cloudpickle
 
 from raypack.report import verify
 from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
 from tests.conftest import documents_table, long_tailed
+from tests.local_ray import local_ray
 from tests.train import functions
 from tests.train.running import CPUS, fit, recipe_of
 
@@ -18,11 +17,8 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    cloudpickle.register_pickle_by_value(functions)
-    ray.init(num_cpus=CPUS, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
-    yield
-    ray.shutdown()
-    cloudpickle.unregister_pickle_by_value(functions)
+    with local_ray(functions, cpus=CPUS):
+        yield
 
 
 @pytest.fixture(scope="module")

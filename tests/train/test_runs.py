@@ -7,32 +7,28 @@ from dataclasses import replace
 import pytest
 import ray
 import torch
-from ray import cloudpickle
 from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 
 from raypack.batching.options import TokenBatchOptions
 from raypack.batching.step_planner import StepPlanner
-from raypack.collate import PackedBatch
-from raypack.collate.loss import next_token_loss_sum
 from raypack.report import verify
 from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
 from raypack.train import PackedDataConfig
 from tests.conftest import documents_table, long_tailed
+from tests.local_ray import local_ray
 from tests.train import functions
-from tests.train.running import BATCHES, BUDGET, CPUS, fit, recipe_of
+from tests.train.one_process import loss_of, planner_of, train_step
+from tests.train.running import BUDGET, CPUS, fit, recipe_of
 
 pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    cloudpickle.register_pickle_by_value(functions)
-    ray.init(num_cpus=CPUS, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
-    yield
-    ray.shutdown()
-    cloudpickle.unregister_pickle_by_value(functions)
+    with local_ray(functions, cpus=CPUS):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -72,15 +68,7 @@ def one_process(source):
     """A model trained by this process on what the chain must have trained."""
     model = functions.TinyTransformer()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    planner = StepPlanner(
-        source.fingerprint,
-        source.lengths,
-        TokenBatchOptions(BUDGET),
-        batches_per_step=BATCHES,
-        window=256,
-        seed=3,
-        supervised=source.supervised,
-    )
+    planner = planner_of(source, window=256)
     skipped = 0
     while not planner.finished:
         change = dict(CHANGES.get(planner.cursor.steps, {}))
@@ -92,18 +80,9 @@ def one_process(source):
         if step.index in SKIPPED:
             skipped += step.examples
             continue
-        for plan in step.batches:
-            _loss(model, source, plan).div(step.supervised_tokens).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        train_step(model, optimizer, source, step.batches)
     assert len(step.batches) < 6  # the last step is a partial one
     return model, skipped
-
-
-def _loss(model, source, plan):
-    ids, lengths, labels = source.take_flat(plan.indices)
-    batch = PackedBatch.from_flat(ids, lengths, labels=labels)
-    return next_token_loss_sum(model(batch), batch.labels)
 
 
 def test_a_run_that_was_killed_twice_and_resized_thrice_passes_the_audit(chain, one_process, place):
@@ -137,7 +116,7 @@ def test_its_evaluation_beside_the_training_is_that_of_one_process(chain, one_pr
     model, _ = one_process
     planner = StepPlanner("s", source.lengths, TokenBatchOptions(BUDGET), batches_per_step=1)
     with torch.no_grad():
-        total = sum(float(_loss(model, source, step.batches[0])) for step in planner.steps(0, 10**6))
+        total = sum(float(loss_of(model, source, step.batches[0])) for step in planner.steps(0, 10**6))
     expected = total / int(source.supervised.sum())
     assert chain.metrics["evaluated"] == pytest.approx(expected, abs=1e-9)
 

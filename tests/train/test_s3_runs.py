@@ -8,22 +8,20 @@ import os
 
 import pyarrow.fs as pafs
 import pytest
-import ray
 from click.testing import CliRunner
-from ray import cloudpickle
 from ray.train import CheckpointConfig
 
 from raypack.cli import main
 from raypack.report import verify
 from raypack.source import write_source
 from tests.conftest import documents_table, long_tailed
+from tests.local_ray import local_ray
 from tests.train import failing_storage, running, storage_functions
 
 pytest.importorskip("moto")
 from tests.s3_server import s3_server
 
 pytestmark = pytest.mark.ray
-SHIPPED = (storage_functions, failing_storage)
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +35,8 @@ def s3(place):
     with s3_server() as environment, pytest.MonkeyPatch.context() as patch:
         for name, value in {**environment, "RAYPACK_CACHE_DIR": str(place / "cache")}.items():
             patch.setenv(name, value)
-        for module in SHIPPED:
-            cloudpickle.register_pickle_by_value(module)
-        ray.init(
-            num_cpus=running.CPUS,
-            include_dashboard=False,
-            object_store_memory=300 << 20,
-            log_to_driver=False,
-        )
-        yield
-        ray.shutdown()
-        for module in SHIPPED:
-            cloudpickle.unregister_pickle_by_value(module)
+        with local_ray(storage_functions, failing_storage, cpus=running.CPUS):
+            yield
 
 
 def fit(place, recipe, workers, **config):

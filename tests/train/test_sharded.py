@@ -3,25 +3,20 @@
 import sys
 from pathlib import Path
 
-import numpy as np
 import pyarrow.fs as pafs
 import pytest
-import ray
 import torch
-from ray import cloudpickle
 from ray.train import Checkpoint
 
-from raypack.batching.options import TokenBatchOptions
-from raypack.batching.step_planner import StepPlanner
-from raypack.collate import PackedBatch
-from raypack.collate.loss import next_token_loss_sum
 from raypack.errors import CheckpointError
 from raypack.report import verify
 from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
 from raypack.train.sharded import INDEX, load_sharded, save_sharded
 from tests.conftest import documents_table, long_tailed
-from tests.train.running import BATCHES, BUDGET, CPUS, fit, recipe_of
+from tests.local_ray import local_ray
+from tests.train.one_process import planner_of, train_all
+from tests.train.running import CPUS, fit, recipe_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import fsdp2
@@ -93,18 +88,10 @@ def source(place):
 @pytest.fixture(scope="module")
 def resized(place, source):
     """A run in an attempt of 3 workers and one of 2; its storage."""
-    this = sys.modules[__name__]
-    for module in (fsdp2, this):
-        cloudpickle.register_pickle_by_value(module)
-    ray.init(num_cpus=CPUS, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
-    try:
-        recipe = recipe_of(source, backend="direct")
+    recipe = recipe_of(source, backend="direct")
+    with local_ray(fsdp2, sys.modules[__name__], cpus=CPUS):
         fit(train, place, recipe, 3, name="fsdp2", stop_at=STOP)
         fit(train, place, recipe, 2, name="fsdp2", stop_at=-1)
-    finally:
-        ray.shutdown()
-        for module in (fsdp2, this):
-            cloudpickle.unregister_pickle_by_value(module)
     return place / "storage/fsdp2"
 
 
@@ -146,20 +133,6 @@ def trained_by_one_process(source):
     torch.manual_seed(0)
     model = fsdp2.LanguageModel()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    planner = StepPlanner(
-        source.fingerprint,
-        source.lengths,
-        TokenBatchOptions(BUDGET),
-        batches_per_step=BATCHES,
-        seed=3,
-        supervised=source.supervised,
-    )
-    for step in planner.steps(0, 10**6):
-        for plan in step.batches:
-            ids, lengths, labels = source.take_flat(np.asarray(plan.indices))
-            batch = PackedBatch.from_flat(ids, lengths, labels=labels)
-            (next_token_loss_sum(model(batch), batch.labels) / step.supervised_tokens).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    assert step.index > STOP + 2
+    steps = list(train_all(model, optimizer, source, planner_of(source)))
+    assert steps[-1] > STOP + 2
     return model.state_dict()

@@ -8,31 +8,22 @@ import json
 import os
 
 import pytest
-import ray
-from ray import cloudpickle
 
 from raypack.report import verify
 from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
 from tests.conftest import documents_table, long_tailed
+from tests.local_ray import local_ray
 from tests.train import failing_storage, running, storage_functions
 from tests.train.failing_storage import order
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
-SHIPPED = (storage_functions, failing_storage)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    for module in SHIPPED:
-        cloudpickle.register_pickle_by_value(module)
-    ray.init(
-        num_cpus=running.CPUS, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False
-    )
-    yield
-    ray.shutdown()
-    for module in SHIPPED:
-        cloudpickle.unregister_pickle_by_value(module)
+    with local_ray(storage_functions, failing_storage, cpus=running.CPUS):
+        yield
 
 
 @pytest.fixture(scope="module")

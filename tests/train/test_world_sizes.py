@@ -4,14 +4,13 @@ pytest -m slow tests/train/test_world_sizes.py
 """
 
 import pytest
-import ray
 import torch
-from ray import cloudpickle
 
 from raypack.report import verify
 from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
 from tests.conftest import documents_table, long_tailed
+from tests.local_ray import local_ray
 from tests.train import functions
 from tests.train.running import BATCHES, CPUS, fit, recipe_of
 
@@ -22,11 +21,8 @@ WORLDS = (1, 2, 3, 5)
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    cloudpickle.register_pickle_by_value(functions)
-    ray.init(num_cpus=CPUS, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
-    yield
-    ray.shutdown()
-    cloudpickle.unregister_pickle_by_value(functions)
+    with local_ray(functions, cpus=CPUS):
+        yield
 
 
 @pytest.mark.parametrize(
