@@ -17,7 +17,7 @@ from pathlib import Path
 
 import ray.train.torch
 import torch
-from ray.train import RunConfig, ScalingConfig
+from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -103,7 +103,10 @@ def fit(recipe: raypack.train.PackedData, storage: Path, workers: int, gpu: bool
         train_loop_config={"recipe": recipe, "stop_at": stop_at},
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpu, resources_per_worker={"CPU": 0.5}),
         run_config=RunConfig(
-            name="fsdp2", storage_path=str(storage), callbacks=[raypack.train.RaypackCallback()]
+            name="fsdp2",
+            storage_path=str(storage),
+            failure_config=FailureConfig(max_failures=3),  # 0, the default, ends with the first lost worker
+            callbacks=[raypack.train.RaypackCallback()],
         ),
     ).fit()
 

@@ -20,8 +20,8 @@ START_S, STOP_S, JOB_S = 120, 60, 300
 class Head:
     """A running head: where it is, and how to talk to it."""
 
-    def __init__(self, address, env):
-        self.address, self.env = address, env
+    def __init__(self, address, env, pid):
+        self.address, self.env, self.pid = address, env, pid
 
     def job(self, *arguments, **env):
         """Start ``ray job ...`` as a process of its own; its output is one text."""
@@ -80,7 +80,7 @@ def running_head(num_cpus):
         )
     try:
         wait_for(ports["dashboard-port"], head, log)
-        yield Head(f"http://127.0.0.1:{ports['dashboard-port']}", env)
+        yield Head(f"http://127.0.0.1:{ports['dashboard-port']}", env, head.pid)
     finally:
         head.send_signal(signal.SIGTERM)
         try:

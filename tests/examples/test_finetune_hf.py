@@ -36,7 +36,7 @@ def test_a_model_fine_tuned_on_1_then_2_workers_learns_is_proven_and_is_what_the
 
     import raypack
 
-    done = finetune("--out", tmp_path, "--epochs", 1, "--workers", 1, 2)
+    done = finetune("--out", tmp_path, "--epochs", 1, "--workers", 1, 2, "--kill-after", 5)
     assert done.returncode == 0, done.stdout + done.stderr
     (one, two) = STEPS.findall(done.stdout)
     assert [one[:2], two[:2]] == [("1", "sdpa"), ("2", "sdpa")]
@@ -44,8 +44,10 @@ def test_a_model_fine_tuned_on_1_then_2_workers_learns_is_proven_and_is_what_the
 
     audit = raypack.verify(tmp_path / "runs/run")
     assert audit.ok, audit.findings
-    assert [attempt.world_size for attempt in audit.attempts] == [1, 2]
-    assert audit.attempts[1].first_step == int(one[2])
+    assert (tmp_path / "killed").exists()
+    *before, last = [attempt.world_size for attempt in audit.attempts]
+    assert (set(before), last) == ({1}, 2)
+    assert audit.attempts[-1].first_step == int(one[2])
     assert audit.epochs[0].complete
     assert audit.epochs[0].trained == audit.epochs[0].examples == 400
 

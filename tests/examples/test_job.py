@@ -1,4 +1,4 @@
-"""The example job on a real head: stopped in mid-run, submitted again, audited; the refusals."""
+"""The example job on a real head: a worker killed, stopped, submitted again, audited; the refusals."""
 
 import json as documents
 import time
@@ -10,6 +10,7 @@ from ray._private.runtime_env.packaging import create_package
 
 import raypack
 from tests.examples.head import ROOT, finish, running_head
+from tests.examples.killing import has_checkpoint, kill_a_worker
 
 EPOCHS, REPORT_EVERY = 8, 4
 
@@ -22,13 +23,17 @@ def head():
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_job_stopped_in_mid_run_goes_on_under_the_same_run_name_and_is_proven(head, tmp_path):
+def test_a_job_that_lost_a_worker_and_was_stopped_goes_on_under_its_run_name_and_is_proven(
+    head, tmp_path
+):
     run = tmp_path / "runs" / "job"
     flags = ["--source", tmp_path / "source", "--storage", tmp_path / "runs", "--epochs", EPOCHS]
     flags += ["--report-every", REPORT_EVERY, "--documents", *Path(documents.__file__).parent.glob("*.py")]
 
     first = head.submit(*flags, "--workers", 1, 1, name="first")
-    wait_for_checkpoint(run, first)
+    wait_for(lambda: has_checkpoint(run), first)
+    assert kill_a_worker(head.pid)
+    wait_for(lambda: len(raypack.verify(run).attempts) == 2, first)
     code, output = finish(head.job("stop", "first"))
     assert code == 0, output
     code, output = finish(first)
@@ -43,19 +48,16 @@ def test_a_job_stopped_in_mid_run_goes_on_under_the_same_run_name_and_is_proven(
     assert f"audit: {EPOCHS} of {EPOCHS} epochs complete, proven" in output
     audit = raypack.verify(run)
     assert audit.ok, audit.findings
-    assert [attempt.world_size for attempt in audit.attempts] == [1, 2]
+    assert [attempt.world_size for attempt in audit.attempts] == [1, 1, 2]
     assert [epoch.trained for epoch in audit.epochs] == [audit.epochs[0].examples] * EPOCHS
-    assert audit.attempts[1].first_step == audit.attempts[0].steps > 0
+    assert audit.attempts[2].first_step == sum(attempt.steps for attempt in audit.attempts[:2]) > 0
 
 
-def wait_for_checkpoint(run, job):
+def wait_for(come, job):
     ends = time.monotonic() + 120
-    while (
-        not list(run.glob("step_*/raypack/state.json"))
-        or not (run / "checkpoint_manager_snapshot.json").exists()
-    ):
+    while not come():
         assert job.poll() is None, job.stdout.read()
-        assert time.monotonic() < ends, "no checkpoint came"
+        assert time.monotonic() < ends, "it did not come"
         time.sleep(0.1)
 
 
