@@ -12,7 +12,7 @@ from pyarrow.fs import FileType
 from raypack.arguments import shown
 from raypack.errors import SourceError
 from raypack.source.listing import Paths, find_files
-from raypack.source.location import Location, locate
+from raypack.source.location import Location, locate, refuse_secret
 from raypack.source.manifest import OriginalFile
 from raypack.source.originals import kind_of
 
@@ -47,12 +47,8 @@ def _original(uri: str, base_name: str, size: int, modified: int | None) -> Orig
 
 def _expand(path: str | os.PathLike[str]) -> Iterator[str | os.PathLike[str]]:
     """Yield the files of a folder that Hugging Face datasets saved, in its own order; else the path."""
+    refuse_secret(path, "an index")
     place = locate(path)
-    if place.has_secret:
-        raise SourceError(
-            f"{place.label} must not be named with a key in its URI, which an index would keep; "
-            "give the key by the environment"
-        )
     if place.kind() != FileType.Directory:
         yield path
         return

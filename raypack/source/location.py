@@ -50,11 +50,6 @@ class Location:
         return f"{base.rstrip('/')}/{child}{mark}{options}"
 
     @property
-    def has_secret(self) -> bool:
-        """Whether the URI itself holds a password or a key."""
-        return not self.is_local and _SECRET.search(self.uri) is not None
-
-    @property
     def label(self) -> str:
         """The place as messages show it: without the options and secrets that a URI may carry."""
         return self.uri if self.is_local else public(self.uri)
@@ -92,6 +87,24 @@ def locate(path: str | os.PathLike[str]) -> Location:
 def public(uri: str) -> str:
     """Return a URI without the options and secrets that it may carry; a local path as it is."""
     return _SECRET.sub("//", uri.split("?", 1)[0]) if _SCHEME.match(uri) else uri
+
+
+def refuse_secret(path: str | os.PathLike[str], keeper: str) -> None:
+    """Refuse a URI that holds a password or a key where it would be written down.
+
+    Args:
+        path: A local path or a URI.
+        keeper: What would keep it, for the message.
+
+    Raises:
+        SourceError: It holds one; the message does not show it.
+    """
+    text = os.fspath(path)
+    if _SCHEME.match(text) and _SECRET.search(text):
+        raise SourceError(
+            f"{public(text)} must not be named with a key in its URI, which {keeper} would keep; "
+            "give the key by the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
 
 
 def absolute(path: str | os.PathLike[str]) -> str:

@@ -14,7 +14,7 @@ from raypack.data.stream import BACKENDS
 from raypack.errors import SamplerError
 from raypack.source import ArrowSource
 from raypack.source.job_folder import refuse_job_folder
-from raypack.source.location import absolute
+from raypack.source.location import absolute, refuse_secret
 from raypack.train.counting import count_steps
 
 _BLOCK_TOKENS = 1 << 20
@@ -91,6 +91,7 @@ class PackedData:
     def __post_init__(self) -> None:
         if not isinstance(self.source, (str, Path, ArrowSource)):
             raise TypeError(f"source must be a path or an ArrowSource, got {type(self.source).__name__}")
+        refuse_secret(self.source_path, "every checkpoint")
         if not isinstance(self.source, ArrowSource):  # workers have another working directory
             object.__setattr__(self, "source", absolute(self.source))
             refuse_job_folder(self.source_path)

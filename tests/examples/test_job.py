@@ -23,9 +23,7 @@ def head():
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_job_that_lost_a_worker_and_was_stopped_goes_on_under_its_run_name_and_is_proven(
-    head, tmp_path
-):
+def test_a_job_that_lost_a_worker_and_was_stopped_goes_on_under_its_run_name_and_is_proven(head, tmp_path):
     run = tmp_path / "runs" / "job"
     flags = ["--source", tmp_path / "source", "--storage", tmp_path / "runs", "--epochs", EPOCHS]
     flags += ["--report-every", REPORT_EVERY, "--documents", *Path(documents.__file__).parent.glob("*.py")]

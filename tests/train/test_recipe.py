@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from raypack.errors import SamplerError
+from raypack.errors import SamplerError, SourceError
 from raypack.source import write_source
 from raypack.train import PackedData
 from tests.conftest import documents_table
@@ -93,3 +93,10 @@ def test_an_order_that_is_left_open_is_full_on_a_local_disk_and_block_far_away(m
     assert recipe(source=near).order_of(near) == "full"
     assert recipe(source=far).order_of(far) == "block"
     assert recipe(source=far, shuffle="full").order_of(far) == "full"
+
+
+def test_a_source_whose_uri_holds_a_key_is_refused_and_the_key_not_shown():
+    with pytest.raises(SourceError, match="s3://bucket/source must not be named with a key") as caught:
+        recipe(source="s3://key:topsecret@bucket/source?region=r")
+    assert "AWS_SECRET_ACCESS_KEY" in str(caught.value)
+    assert "topsecret" not in str(caught.value)
