@@ -196,38 +196,6 @@ def check_steps(seen, firsts, data_world):
         assert {(*whole, scale) for *_, whole, scale in parts} == {(*sums, data_world if sums[0] else 0)}
 
 
-@settings(max_examples=15, suppress_health_check=list(HealthCheck))
-@given(life=st.data())
-def test_under_the_rank_deal_peers_have_one_state_and_any_meshes_go_on_from_it(
-    recipe_and_source, tmp_path_factory, life
-):
-    recipe, source = recipe_and_source
-    recipe = replace(recipe, deal="rank", epochs=life.draw(st.integers(1, 2)))
-    refuses = life.draw(st.sets(st.integers(0, 20), max_size=4))
-    folder, checkpoint, trained = tmp_path_factory.mktemp("mesh"), None, []
-    for number, (data_ranks, most) in enumerate([*life.draw(worlds()), ((0, 1, 0, 1), 10**3)]):
-        place = place_of(0, len(data_ranks) if data_ranks else 3, data_ranks)
-        recipe = replace(recipe, maximum_tokens=BUDGET + life.draw(st.integers(0, 9)))
-        with Attempt(recipe, source, place.world_size, checkpoint, data_ranks=data_ranks) as run:
-            seen = train_shards(run, most, refuses, dies_at=life.draw(st.integers(-1, 4)))
-            records = [loader.own_record() for loader in run.loaders]
-            checkpoint = run.save(folder, f"{number:032x}")
-        for process, data_rank in enumerate(data_ranks or range(3)):
-            first = place.first_peers[data_rank]
-            assert (seen[process], records[process]) == (seen[first], records[first])
-            assert records[process]["sampler"]["rank"] == data_rank
-        check_steps(seen, place.first_peers, place.data_world_size)
-        trained += [i for first in place.first_peers for _, _, indices, *_ in seen[first] for i in indices]
-        files = sorted(file.name for file in (checkpoint / "raypack").glob("rank_*"))
-        assert files == [f"rank_{data_rank:05d}.json" for data_rank in range(place.data_world_size)]
-        assert read_state(LOCAL, str(checkpoint)).world_size == place.data_world_size
-        assert reshard(checkpoint, life.draw(st.integers(1, 7))).ok
-    assert sorted(trained) == sorted([*range(150)] * recipe.epochs)
-    audit = verify(checkpoint)
-    assert audit.ok, audit.findings
-    assert all(e.complete and e.trained + e.refused.receipt.examples == 150 for e in audit.epochs)
-
-
 @pytest.mark.parametrize("data_ranks", [(0, 0, 1, 1), (1, 0, 1, 0), (0, 1, 0, 1, 0, 1)])
 def test_data_ranks_are_dealt_the_same_with_and_without_peers(recipe_and_source, data_ranks):
     recipe, source = recipe_and_source
@@ -271,3 +239,35 @@ def test_peers_of_the_only_data_rank_need_no_process_group_and_several_data_rank
     assert deal.batches_per_step == 4
     with pytest.raises(LoaderError, match="deal='rank' needs a torch process group of its 4 ranks"):
         rank_start(recipe, source, place_of(1, 4, data_ranks=(0, 0, 1, 1)), None, cpu)
+
+
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@given(life=st.data())
+def test_under_the_rank_deal_peers_have_one_state_and_any_meshes_go_on_from_it(
+    recipe_and_source, tmp_path_factory, life
+):
+    recipe, source = recipe_and_source
+    recipe = replace(recipe, deal="rank", epochs=life.draw(st.integers(1, 2)))
+    refuses = life.draw(st.sets(st.integers(0, 20), max_size=4))
+    folder, checkpoint, trained = tmp_path_factory.mktemp("mesh"), None, []
+    for number, (data_ranks, most) in enumerate([*life.draw(worlds()), ((0, 1, 0, 1), 10**3)]):
+        place = place_of(0, len(data_ranks) if data_ranks else 3, data_ranks)
+        recipe = replace(recipe, maximum_tokens=BUDGET + life.draw(st.integers(0, 9)))
+        with Attempt(recipe, source, place.world_size, checkpoint, data_ranks=data_ranks) as run:
+            seen = train_shards(run, most, refuses, dies_at=life.draw(st.integers(-1, 4)))
+            records = [loader.own_record() for loader in run.loaders]
+            checkpoint = run.save(folder, f"{number:032x}")
+        for process, data_rank in enumerate(data_ranks or range(3)):
+            first = place.first_peers[data_rank]
+            assert (seen[process], records[process]) == (seen[first], records[first])
+            assert records[process]["sampler"]["rank"] == data_rank
+        check_steps(seen, place.first_peers, place.data_world_size)
+        trained += [i for first in place.first_peers for _, _, indices, *_ in seen[first] for i in indices]
+        files = sorted(file.name for file in (checkpoint / "raypack").glob("rank_*"))
+        assert files == [f"rank_{data_rank:05d}.json" for data_rank in range(place.data_world_size)]
+        assert read_state(LOCAL, str(checkpoint)).world_size == place.data_world_size
+        assert reshard(checkpoint, life.draw(st.integers(1, 7))).ok
+    assert sorted(trained) == sorted([*range(150)] * recipe.epochs)
+    audit = verify(checkpoint)
+    assert audit.ok, audit.findings
+    assert all(e.complete and e.trained + e.refused.receipt.examples == 150 for e in audit.epochs)
