@@ -1,4 +1,4 @@
-"""The planner: plans for the ranks of a node (or for one rank), paced by credit.
+"""The planner: plans for the ranks of a node (or for one process), paced by credit.
 
 The actor knows what is *planned*; what is committed it is told by the train loops. A reader asks for
 a block of micro-batches and waits until the block lies within ``ahead`` of what its rank has
@@ -36,7 +36,7 @@ class PlannerSpec:
 
     source_path: str
     state: StepPlannerState | TokenBatchState
-    """Where the attempt begins, micro-batch 0: of all ranks (global deal), or of one (rank deal)."""
+    """Where the attempt begins, micro-batch 0: of all ranks (global deal), or of one data rank (by rank)."""
     world_size: int
     """Data ranks."""
     epochs: int

@@ -84,7 +84,7 @@ def show(run_or_checkpoint: str, name: str | None, source: str | None, as_json: 
 
 @state.command()
 @click.argument("run_or_checkpoint")
-@click.option("--world-size", required=True, type=click.IntRange(min=1), help="Workers to deal it to.")
+@click.option("--world-size", required=True, type=click.IntRange(min=1), help="Data ranks to deal it to.")
 @click.option("--name", help="Name of the loader, for runs with several.")
 @click.option("--source", help="Where the source lies now; by default where the run found it.")
 @click.option("--out", help="Local directory to write the new ranks' state into, under the rank deal.")
@@ -97,7 +97,7 @@ def reshard(
     out: str | None,
     as_json: bool,
 ) -> None:
-    """Tell what each worker of another number would get, with the proof that it is all that is left.
+    """Tell what each data rank of another number would get, with the proof that it is all that is left.
 
     A run needs no such step: it goes on at any number of workers by itself.
     """

@@ -25,7 +25,7 @@ class Left:
     batches: int | None = None
     """None where the source is not readable, or too much is left to plan it all."""
     steps: int | None = None
-    """Optimizer steps, under the rank deal those of the checkpoint's number of workers."""
+    """Optimizer steps, under the rank deal those of the checkpoint's number of data ranks."""
 
 
 def left_of(state: RunState, source: ArrowSource | None) -> Left:

@@ -34,7 +34,7 @@ def state_table(view: StateView) -> RenderableType:
 
 def loaders_table(views: list[StateView]) -> RenderableType:
     """Return the loaders of a checkpoint, a line each."""
-    table = _table("loaders", "name", "deal", "workers", "step", "epoch", "examples left of it")
+    table = _table("loaders", "name", "deal", "data ranks", "step", "epoch", "examples left of it")
     for view in views:
         state = view.state
         numbers = (state.world_size, state.step, state.plan.epoch, view.left.examples)
@@ -46,7 +46,7 @@ def reshard_table(result: Reshard) -> RenderableType:
     """Return what each rank would get."""
     head = (
         f"step {result.step:,}, epoch {result.epoch}, {result.deal} deal: "
-        f"{result.was:,} -> {result.world_size:,} workers"
+        f"{result.was:,} -> {result.world_size:,} data ranks"
     )
     parts: list[RenderableType] = [Text(f"checkpoint {result.checkpoint}"), Text(head)]
     if result.source_fault:
@@ -64,7 +64,7 @@ def _state_facts(view: StateView) -> dict[str, Any]:
     return {
         "deal": state.deal,
         "nonce": state.nonce,
-        "workers": state.world_size,
+        "data ranks": state.world_size,
         "step": state.step,
         "epoch": state.plan.epoch,
         "cursor": cursor,
@@ -80,8 +80,8 @@ def _source_facts(view: StateView) -> dict[str, Any]:
 
 
 def _left_facts(view: StateView) -> dict[str, Any]:
-    left, workers = view.left, view.state.world_size
-    steps = f"steps on {workers:,} workers" if view.state.deal == "rank" else "steps"
+    left, ranks = view.left, view.state.world_size
+    steps = f"steps on {ranks:,} data ranks" if view.state.deal == "rank" else "steps"
     planned = {"batches": left.batches, steps: left.steps}
     known = {name: _UNKNOWN if value is None else value for name, value in planned.items()}
     return {"examples": left.examples, "tokens": left.tokens, **known}

@@ -44,9 +44,9 @@ def audit_table(audit: Audit) -> RenderableType:
 
 
 def lineage_table(attempts: Iterable[Attempt]) -> Table:
-    """Return which workers trained which steps."""
+    """Return how many data ranks trained which steps."""
     lineage = Table(title="lineage", title_justify="left")
-    for heading in ("attempt", "workers", "first step", "last step", "steps", "batches a step", "budget"):
+    for heading in ("attempt", "data ranks", "first step", "last step", "steps", "batches a step", "budget"):
         lineage.add_column(heading, justify="right")
     for attempt in attempts:
         last = attempt.first_step + attempt.steps - 1

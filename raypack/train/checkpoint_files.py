@@ -1,7 +1,7 @@
 """The ``raypack/`` folder of a checkpoint: written once, trusted by nobody.
 
     raypack/state.json        the run's state and ledger
-    raypack/rank_00003.json   under the rank deal, what is rank 3's own, one file a rank
+    raypack/rank_00003.json   under the rank deal, what is data rank 3's own, one file a data rank
     raypack/manifest.json     nonce, step, world size, and the size and digest of every file beside it
 
 A named loader's files lie in ``raypack/<name>/``. The nonce is in every file, and it ends the
@@ -31,7 +31,7 @@ Entry = dict[str, Any]
 
 
 def rank_file(rank: int) -> str:
-    """Return the name of a rank's own file."""
+    """Return the name of a data rank's own file."""
     return f"rank_{rank:05d}.json"
 
 
@@ -65,7 +65,7 @@ def write_state(folder: Path, values: dict[str, Any]) -> dict[str, Entry]:
 def write_rank(
     folder: Path, own: dict[str, Any], *, nonce: str, rank: int, world_size: int
 ) -> dict[str, Entry]:
-    """Write what is a rank's own into a loader's folder; return its manifest entry."""
+    """Write what is a data rank's own into a loader's folder; return its manifest entry."""
     values = {
         "format": RANK_FORMAT,
         "version": 1,

@@ -84,22 +84,37 @@ def _dims(data_dim: str | Sequence[str] | None, names: tuple[str, ...]) -> tuple
     return dims
 
 
-def by_data_rank(place: Place, words: Sequence[_Word]) -> list[_Word]:
+OTHER_EXAMPLES = (
+    "has trained other examples than",
+    "peers must pass the same batches through step.sync or step.loss, equally often",
+)
+"""What peers are told whose receipts differ, and the remedy."""
+OTHER_STATE = (
+    "stands elsewhere in its shard than",
+    "peers must end the same steps, each once, with step.commit or step.skip",
+)
+"""What peers are told whose states differ, and the remedy."""
+
+
+def by_data_rank(
+    place: Place, words: Sequence[_Word], differing: tuple[str, str] = OTHER_EXAMPLES
+) -> list[_Word]:
     """Return one word for each data rank, that of its first process.
 
     Args:
         place: Where this process stands.
         words: One a process, by rank; peers of a data rank must have the same.
+        differing: What is said where they have not, and the remedy.
 
     Raises:
         LoaderError: Peers differ.
     """
+    what, remedy = differing
     firsts = place.first_peers
     for rank, data_rank in enumerate(place.data_ranks or ()):
         first = firsts[data_rank]
         if words[rank] != words[first]:
             raise LoaderError(
-                f"rank {rank} has trained other examples than rank {first}, and both are data rank "
-                f"{data_rank}: peers must pass the same batches through step.sync or step.loss, equally often"
+                f"rank {rank} {what} rank {first}, and both are data rank {data_rank}: {remedy}"
             )
     return [words[first] for first in firsts]

@@ -69,7 +69,7 @@ class Deal(Protocol):
         """Return what a checkpoint keeps once: JSON values for the run's state."""
 
     def own(self) -> dict[str, Any] | None:
-        """Return what a checkpoint keeps of each rank, or None where ranks have nothing of their own."""
+        """Return what a checkpoint keeps of each data rank, or None where none has anything of its own."""
 
 
 def ended_early(epoch: int, steps: int) -> StreamError:

@@ -1,4 +1,4 @@
-"""The torch process group of the data ranks."""
+"""The torch process group of a run's processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def require_group(world_size: int, why: str) -> None:
     """Make sure that a default process group of all ranks exists.
 
     Args:
-        world_size: Data ranks.
+        world_size: Processes.
         why: What needs it, the beginning of the message.
 
     Raises:

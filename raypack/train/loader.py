@@ -19,7 +19,7 @@ from raypack.data.stream import Stream
 from raypack.errors import LoaderError
 from raypack.sampling.receipt import receipt_key
 from raypack.source import ArrowSource
-from raypack.train.data_ranks import by_data_rank
+from raypack.train.data_ranks import OTHER_STATE, by_data_rank
 from raypack.train.deal import Deal, StepFacts
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
 from raypack.train.place import Place
@@ -202,7 +202,7 @@ class PackedLoader:
         self._node_planner.advance.remote(self._place.rank, self._committed_batches, deal.epoch, deal.cursor)
 
     def word(self) -> dict[str, Any]:
-        """Return what this rank brings to a report: a digest of its state, its own receipts.
+        """Return what this rank brings to a report: what all ranks share, what its peers do, its receipts.
 
         Raises:
             LoaderError: A step was taken and not committed, or the loader is closed.
@@ -210,24 +210,21 @@ class PackedLoader:
         self._check_open("reported")
         self._require_commit("report was called")
         self._reported = self.steps_done
+        epochs = [self._trained[epoch] for epoch in sorted(self._trained)]
         return {
             "step": self.steps_done,
             "digest": digest_of([self._deal.shared(), self._ledger.to_dict()]),
-            "refused": self._refused(),
-            "epochs": [self._trained[epoch] for epoch in sorted(self._trained)],
+            "refused": [[e.refused.retries, e.refused.steps, [*e.refused.numbers]] for e in epochs],
+            "own": digest_of(self._deal.own()),
+            "epochs": epochs,
         }
-
-    def _refused(self) -> list[Any]:
-        """Return what of this attempt was begun again or skipped: the same on all ranks."""
-        entries = sorted(self._trained.values(), key=lambda entry: entry.epoch)
-        return [[e.refused.retries, e.refused.steps, [*e.refused.numbers]] for e in entries]
 
     def remember(self, report: Callable[[dict[str, Any]], None] | None) -> None:
         """Keep how the train function reports, for a save before the run is stopped; see `Saver`."""
         self._saver.remember(report)
 
     def own_record(self) -> dict[str, Any] | None:
-        """Return what a checkpoint keeps of this rank alone; None under the global deal."""
+        """Return what a checkpoint keeps of this data rank alone; None under the global deal."""
         return self._deal.own()
 
     def run_state(self, nonce: str, words: list[dict[str, Any]]) -> dict[str, Any]:
@@ -238,7 +235,7 @@ class PackedLoader:
             words: What `word` returned on each process, by rank.
 
         Raises:
-            LoaderError: Peers of one data rank have trained different examples.
+            LoaderError: Peers of one data rank have trained different examples, or differ in their state.
         """
         attempt = Attempt(
             number=self._ledger.attempts[-1].number + 1 if self._ledger.attempts else 0,
@@ -248,6 +245,7 @@ class PackedLoader:
             batches_per_step=self._deal.batches_per_step,
             options=self._recipe.options,
         )
+        by_data_rank(self._place, [word["own"] for word in words], OTHER_STATE)
         trained = by_data_rank(self._place, [word["epochs"] for word in words])
         epochs = [EpochEntry.over_ranks(column) for column in zip(*trained, strict=True)]
         return state_values(

@@ -61,6 +61,11 @@ class Place:
             return [*range(self.world_size)]
         return [self.data_ranks.index(data_rank) for data_rank in range(self.data_world_size)]
 
+    @property
+    def is_first_peer(self) -> bool:
+        """Whether this process speaks for its data rank: what peers have in common is told by one of them."""
+        return self.data_ranks is None or self.data_ranks.index(self.data_rank) == self.rank
+
     @classmethod
     def current(cls) -> Place:
         """Return this worker's place.

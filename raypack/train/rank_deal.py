@@ -2,7 +2,8 @@
 
 Ranks may have different numbers of batches, and nothing is counted in advance: before each step the
 ranks add up who still has examples of the epoch, and those that have none take part with empty
-micro-batches until nobody has any.
+micro-batches until nobody has any. Tensor- and pipeline-parallel peers have the same shard, sampler and
+batches, each for itself, and are counted once.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from raypack.train.deal import StepFacts, ended_early
 from raypack.train.rows import Rows
 
 Agree = Callable[[list[int]], list[int]]
-"""Adds integers up over all ranks; every rank calls it once a step."""
+"""Adds integers up over all data ranks; every process calls it once a step."""
 
 
 class RankDeal:
-    """A rank's own sampler, moved on as its steps are committed.
+    """A data rank's own sampler, moved on as its steps are committed.
 
     Args:
-        sampler: This rank's sampler where the attempt begins.
+        sampler: This data rank's sampler where the attempt begins.
         micros: Micro-batches of a step on every rank.
         batches_per_step: Batches of a step over all ranks, as the run records it.
         steps: Steps of the epoch before the attempt.
         epochs: Epochs of the run.
-        agree: Adds integers up over all ranks.
+        agree: Adds integers up over all data ranks; see `counted_once`.
     """
 
     kind = "rank"
@@ -125,12 +126,25 @@ class RankDeal:
         return {"epoch": self.epoch, "steps": self._steps, "batches_per_step": self._batches_per_step}
 
     def own(self) -> dict[str, Any] | None:
-        """Return this rank's sampler's state."""
+        """Return the state of the sampler, the same on all peers of the data rank."""
         return self._sampler.state().to_dict()
 
 
+def counted_once(add: Agree, *, is_first_peer: bool) -> Agree:
+    """Return an agreement that counts each data rank once, where several processes share one.
+
+    All processes take part, so that none goes ahead of its peers; those that are not the first of their
+    data rank add nothing.
+
+    Args:
+        add: Adds integers up over all processes.
+        is_first_peer: Whether this process is the first of its data rank.
+    """
+    return add if is_first_peer else lambda values: add([0] * len(values))
+
+
 def add_up(values: list[int], device: torch.device) -> list[int]:
-    """Add integers up over the ranks of the default process group."""
+    """Add integers up over the processes of the default process group."""
     total = torch.tensor(values, dtype=torch.int64, device=device)
     torch.distributed.all_reduce(total)
     return [int(value) for value in total.tolist()]

@@ -177,10 +177,10 @@ def _fill(
     for name, loader in loaders.items():
         folder, values, rank = loader_folder(directory, name), states[name], loader.place.rank
         entries[name] = write_state(folder, values) if rank == 0 else {}
-        own = loader.own_record()
-        if own is not None:
-            world_size = loader.place.world_size
-            entries[name] |= write_rank(folder, own, nonce=values["nonce"], rank=rank, world_size=world_size)
+        own, place = loader.own_record(), loader.place
+        if own is not None and place.is_first_peer:
+            data = {"rank": place.data_rank, "world_size": place.data_world_size}
+            entries[name] |= write_rank(folder, own, nonce=values["nonce"], **data)
     return entries
 
 

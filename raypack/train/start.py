@@ -55,7 +55,8 @@ def get_loader(
         may_change: What of the recipe may differ from what the run began with, and holds from here on:
             any of ``maximum_tokens``, ``maximum_examples``, ``batches_per_step``. The ledger records it.
         mesh: All processes of the run, where some train the same data: tensor- or pipeline-parallel
-            peers get the same batches in the same order. None: each process is a data rank.
+            peers get the same batches in the same order, are counted once, and have one state in a
+            checkpoint, whatever the deal. None: each process is a data rank.
         data_dim: The dimension of the mesh along which data differs, such as ``"dp"``, or several, such
             as ``("replicate", "shard")``.
 
@@ -71,10 +72,6 @@ def get_loader(
     allowed = _checked_changes(may_change)
     place = Place.current()
     place = replace(place, data_ranks=data_ranks_of(mesh, data_dim, place.world_size))
-    if recipe.deal == "rank" and place.data_ranks is not None:
-        raise LoaderError(
-            "deal='rank' needs a process for each data rank, got a mesh where they share: use 'global'"
-        )
     torch_device = torch.device(device) if device is not None else ray.train.torch.get_device()
     label = _label(place, name)
     meeting = join_meeting(place.world_size, place.rank, name=place.actor_name("meeting", label))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 
@@ -17,7 +18,7 @@ from raypack.train.global_deal import GlobalDeal
 from raypack.train.group import require_group
 from raypack.train.idle import warn_of_idle
 from raypack.train.place import Place
-from raypack.train.rank_deal import Agree, RankDeal, add_up
+from raypack.train.rank_deal import Agree, RankDeal, add_up, counted_once
 from raypack.train.rank_plan import RankPlan
 from raypack.train.recipe import Pace, PackedData
 from raypack.train.run_state import RunState
@@ -64,22 +65,26 @@ def global_start(
 def rank_start(
     recipe: PackedData, source: ArrowSource, place: Place, restored: RunState | None, device: torch.device
 ) -> Start:
-    """Begin under the rank deal: a sampler, a planner and a state for each rank."""
+    """Begin under the rank deal: a sampler and a state for each data rank, a planner for each process.
+
+    Plans are a pure function of the state, so the planners of peers, wherever they run, give the same.
+    """
     plan = restored.plan if restored is not None and isinstance(restored.plan, RankPlan) else None
-    sampler = rank_sampler(recipe, source, plan, place.rank, place.world_size)
-    batches = recipe.step_batches or (plan.batches_per_step if plan else place.largest_world)
-    micros = -(-batches // place.world_size)
+    sampler = rank_sampler(recipe, source, plan, place.data_rank, place.data_world_size)
+    batches = recipe.step_batches or (plan.batches_per_step if plan else place.largest_data_world)
+    micros = -(-batches // place.data_world_size)
     steps = plan.steps if plan else 0
     pace = recipe.pace(micros)
     spec = PlannerSpec(
         source_path=recipe.source_path,
         state=sampler.state(),
-        world_size=place.world_size,
+        world_size=place.data_world_size,
         epochs=recipe.epochs,
         ahead=pace.ahead,
         ranks_here=1,
         micros=micros,
         steps=steps,
+        data_ranks=place.data_ranks,
     )
     deal = RankDeal(
         sampler,
@@ -95,7 +100,7 @@ def rank_start(
 def rank_sampler(
     recipe: PackedData, source: ArrowSource, plan: RankPlan | None, rank: int, world_size: int
 ) -> StatefulTokenBatchSampler:
-    """Return a rank's sampler: a fresh shard, or its part of what a plan has left."""
+    """Return a data rank's sampler: a fresh shard, or its part of what a plan has left."""
     if plan is not None:
         remaining = replace(plan.consolidated, options=recipe.options)
         return StatefulTokenBatchSampler.reshard(remaining, rank, world_size, source.lengths)
@@ -111,7 +116,7 @@ def rank_sampler(
 
 
 def _agreement(place: Place, device: torch.device) -> Agree:
-    if place.world_size == 1:
+    if place.data_world_size == 1:  # peers know the same, and there are no others
         return lambda values: values
     require_group(place.world_size, "deal='rank'")
-    return lambda values: add_up(values, device)
+    return counted_once(partial(add_up, device=device), is_first_peer=place.is_first_peer)

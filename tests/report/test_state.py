@@ -155,7 +155,7 @@ def test_the_rank_deal_is_shown_with_a_file_of_each_rank(ranks, source):
     assert [name for name, _ in view.files if name.startswith("rank")] == [
         f"rank_{r:05d}.json" for r in range(3)
     ]
-    assert "steps on 3 workers" in run("show", checkpoint).output
+    assert "steps on 3 data ranks" in run("show", checkpoint).output
 
 
 @pytest.mark.parametrize("command", [("show",), ("reshard", "--world-size", "2")])

@@ -1,8 +1,14 @@
 """Whole attempts of a run in one process, without Ray: real loaders, planners, readers and files."""
 
 import asyncio
+import shutil
+import tempfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pyarrow.fs as pafs
 import ray
@@ -11,13 +17,13 @@ import torch
 from raypack.actors import planner as planner_module
 from raypack.actors.planner import NodePlanner
 from raypack.data import reader as reader_module
+from raypack.train import reporting, starts
 from raypack.train import waiting as waiting_module
-from raypack.train.checkpoint_files import checkpoint_name, loader_folder, write_manifest, write_state
+from raypack.train.checkpoint_files import checkpoint_name, loader_folder, write_manifest
 from raypack.train.checkpoint_reading import read_state
 from raypack.train.ledger import Ledger
 from raypack.train.loader import PackedLoader
 from raypack.train.place import Place
-from raypack.train.starts import global_start
 
 LOCAL = pafs.LocalFileSystem()
 
@@ -78,6 +84,31 @@ class LocalActor:
         self._loop.close()
 
 
+class Sum:
+    """Adds lists of integers up over threads, as an all-reduce does over processes."""
+
+    def __init__(self, world_size):
+        self.barrier = threading.Barrier(world_size)
+        self.lock = threading.Lock()
+        self.total = None
+
+    def __call__(self, values):
+        with self.lock:
+            self.total = [a + b for a, b in zip(self.total or [0] * len(values), values, strict=True)]
+        self.barrier.wait(30)
+        result = self.total
+        if self.barrier.wait(30) == 0:
+            self.total = None
+        self.barrier.wait(30)
+        return result
+
+
+def side_by_side(work, items):
+    """Return what ``work`` gives of each item, each in a thread of its own."""
+    with ThreadPoolExecutor(len(items)) as pool:
+        return list(pool.map(work, items))
+
+
 class Nobody:
     """The side of a meeting that nobody waits in."""
 
@@ -99,8 +130,35 @@ def patch(monkeypatch):
         monkeypatch.setattr(module, "ray", futures)
 
 
+def loader_of(recipe, source, place, began, actor, restored=None):
+    """Return the loader of a process from what `global_start` or `rank_start` gave it."""
+    deal, _, pace = began
+    return PackedLoader(
+        recipe,
+        name=None,
+        place=place,
+        source=source,
+        deal=deal,
+        ledger=restored.ledger if restored else Ledger(),
+        node_planner=actor,
+        meeting=Nobody(),
+        device=torch.device("cpu"),
+        pace=pace,
+    )
+
+
+def closed(loader):
+    """End a loader and the thread of its stream."""
+    loader.close()
+    if loader._stream is not None:
+        loader._stream._feeder.join(10)
+        assert not loader._stream._feeder.is_alive()
+
+
 class Attempt:
     """All ranks of one attempt, restored from a checkpoint's folder or begun anew.
+
+    Under the rank deal they add up before each step, so each must train in a thread of its own.
 
     Args:
         recipe: The recipe; its backend must be ``direct``.
@@ -115,24 +173,26 @@ class Attempt:
         restored = read_state(LOCAL, str(checkpoint)) if checkpoint else None
         places = [place_of(rank, world_size, data_ranks) for rank in range(world_size)]
         cpu = torch.device("cpu")
-        starts = [global_start(recipe, source, place, restored, cpu) for place in places]
-        _, spec, pace = starts[0]
-        self.actor = LocalActor(lambda: NodePlanner(spec))
+        began = self._starts(places, restored, cpu)
+        specs = [spec for _, spec, _ in began]
+        self.actors = [LocalActor(partial(NodePlanner, spec)) for spec in specs[: self._planners(world_size)]]
+        self.actor = self.actors[0]
         self.loaders = [
-            PackedLoader(
-                recipe,
-                name=None,
-                place=place,
-                source=source,
-                deal=deal,
-                ledger=restored.ledger if restored else Ledger(),
-                node_planner=self.actor,
-                meeting=Nobody(),
-                device=cpu,
-                pace=pace,
-            )
-            for place, (deal, _, _) in zip(places, starts, strict=True)
+            loader_of(recipe, source, place, one, self.actors[place.rank % len(self.actors)], restored)
+            for place, one in zip(places, began, strict=True)
         ]
+
+    def _starts(self, places, restored, cpu):
+        start = {"rank": starts.rank_start, "global": starts.global_start}[self.recipe.deal]
+        total = Sum(len(places))
+        with mock.patch.multiple(  # threads add up in place of a process group
+            starts, require_group=lambda *_: None, add_up=lambda values, device: total(values)
+        ):
+            return [start(self.recipe, self.source, place, restored, cpu) for place in places]
+
+    def _planners(self, world_size):
+        """How many planners there are: one a node, under the rank deal one a process."""
+        return world_size if self.recipe.deal == "rank" else 1
 
     def __enter__(self):
         return self
@@ -141,19 +201,24 @@ class Attempt:
         for loader in self.loaders:
             loader.close()
         for loader in self.loaders:
-            if loader._stream is not None:
-                loader._stream._feeder.join(10)
-                assert not loader._stream._feeder.is_alive()
-        self.actor.stop()
+            closed(loader)
+        for actor in self.actors:
+            actor.stop()
 
     def save(self, parent, nonce):
         """Write a checkpoint as a report does, and return its folder."""
-        words = [loader.word() for loader in self.loaders]
-        assert len({(word["step"], word["digest"]) for word in words}) == 1
-        values = self.loaders[0].run_state(nonce, words)
+        words = [{None: loader.word()} for loader in self.loaders]
+        reporting._check_agreement(words)
+        values = self.loaders[0].run_state(nonce, [word[None] for word in words])
         directory = parent / checkpoint_name(values)
-        folder = loader_folder(directory, None)
-        write_manifest(folder, values, write_state(folder, values))
+        files, entries = [], {}
+        for loader in self.loaders:
+            with tempfile.TemporaryDirectory() as own:  # each process has its own, and Ray Train joins them
+                entries |= reporting._fill(Path(own), {None: loader}, {None: values}, None)[None]
+                files.append(reporting._files(Path(own)))
+                shutil.copytree(own, directory, dirs_exist_ok=True)
+        reporting._check_names(files)
+        write_manifest(loader_folder(directory, None), values, entries)
         return directory
 
 

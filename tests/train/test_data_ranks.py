@@ -1,5 +1,7 @@
 """Tensor- and pipeline-parallel peers: which processes share a data rank, and what they agree on."""
 
+from dataclasses import replace
+from itertools import islice
 from types import SimpleNamespace
 
 import hypothesis.strategies as st
@@ -9,13 +11,15 @@ from hypothesis import HealthCheck, given, settings
 
 from raypack.errors import LoaderError
 from raypack.report import verify
+from raypack.report.state_reshard import reshard
 from raypack.sampling.receipt import Receipt
 from raypack.train import PackedData
 from raypack.train.checkpoint_reading import read_state
-from raypack.train.data_ranks import by_data_rank, data_ranks_of
+from raypack.train.data_ranks import OTHER_STATE, by_data_rank, data_ranks_of
 from raypack.train.ledger import EpochEntry
+from raypack.train.starts import rank_start
 from tests.conftest import long_tailed
-from tests.train.local_run import LOCAL, Attempt, patch, place_of
+from tests.train.local_run import LOCAL, Attempt, patch, place_of, side_by_side
 
 BUDGET = 64
 
@@ -86,6 +90,14 @@ def test_peers_that_have_trained_different_examples_are_named():
         by_data_rank(place, [entry(3), entry(4), entry(3), entry(5)])
 
 
+def test_peers_whose_states_differ_are_named():
+    place = place_of(0, 4, data_ranks=(0, 1, 0, 1))
+    with pytest.raises(
+        LoaderError, match=r"rank 2 stands elsewhere in its shard than rank 0, .* data rank 0"
+    ):
+        by_data_rank(place, ["a", "b", "c", "b"], OTHER_STATE)
+
+
 # -- whole attempts ---------------------------------------------------------------------------------
 
 WORLDS = [(0, 0, 1, 1), None, (0, 1, 0, 1), (0, 0, 0, 0), (1, 0, 2, 1, 2, 0)]
@@ -141,3 +153,121 @@ def test_peers_train_the_same_and_each_example_is_counted_once_on_any_meshes(
     audit = verify(checkpoint)
     assert audit.ok, audit.findings
     assert [(e.complete, e.trained) for e in audit.epochs] == [(True, 150)]
+
+
+# -- whole attempts under the rank deal --------------------------------------------------------------
+
+
+def train_shards(run, most, refuses=(), dies_at=-1):
+    """Train up to ``most`` steps, each process in a thread; return what each saw of each step.
+
+    Steps whose number is in ``refuses`` are begun again, or skipped where it is odd; before step
+    ``dies_at`` of the attempt the planner of the last process dies.
+    """
+
+    def steps(loader):
+        seen = []
+        for number, step in enumerate(islice(loader, most)):
+            if number == dies_at and loader is run.loaders[-1]:
+                run.actors[-1].die()
+            if step.index in refuses and step.index % 2 == 0:
+                next(iter(step))
+                step.retry()
+            batches = list(step)
+            indices = [i for batch in batches for i in batch.indices.tolist()]
+            own = (
+                sum(int((batch.labels != -100).sum()) for batch in batches),
+                sum(batch.plan.real_tokens for batch in batches),
+            )
+            whole = step.supervised_tokens, step.real_tokens
+            scale = step.loss_scale * step.supervised_tokens
+            seen.append((step.index, len(batches), indices, own, whole, round(scale)))
+            (step.skip if step.index in refuses and step.index % 2 else step.commit)()
+        return seen
+
+    return side_by_side(steps, run.loaders)
+
+
+def check_steps(seen, firsts, data_world):
+    """All that is told of a step over all ranks must count each data rank once."""
+    for parts in zip(*(seen[first] for first in firsts), strict=True):
+        assert len({(index, micros) for index, micros, *_ in parts}) == 1
+        sums = tuple(map(sum, zip(*(own for *_, own, _, _ in parts), strict=True)))
+        assert {(*whole, scale) for *_, whole, scale in parts} == {(*sums, data_world if sums[0] else 0)}
+
+
+@pytest.mark.parametrize("data_ranks", [(0, 0, 1, 1), (1, 0, 1, 0), (0, 1, 0, 1, 0, 1)])
+def test_data_ranks_are_dealt_the_same_with_and_without_peers(recipe_and_source, data_ranks):
+    recipe, source = recipe_and_source
+    recipe = replace(recipe, deal="rank")
+    with (
+        Attempt(recipe, source, 2) as alone,
+        Attempt(recipe, source, len(data_ranks), None, data_ranks) as run,
+    ):
+        expected, seen = train_shards(alone, 10**3), train_shards(run, 10**3)
+    assert len(expected[0]) > 5
+    assert seen == [expected[data_rank] for data_rank in data_ranks]
+
+
+def test_a_step_has_as_many_batches_as_there_are_data_ranks_where_the_recipe_does_not_say(recipe_and_source):
+    recipe, source = recipe_and_source
+    with Attempt(
+        replace(recipe, deal="rank", batches_per_step=None), source, 4, data_ranks=(0, 0, 1, 1)
+    ) as run:
+        assert [loader.batches_per_step for loader in run.loaders] == [2] * 4
+        assert {micros for one in train_shards(run, 10**3) for _, micros, *_ in one} == {1}
+
+
+@pytest.mark.parametrize(
+    ("what", "told"), [("own", "stands elsewhere in its shard"), ("epochs", "has trained other examples")]
+)
+def test_a_report_of_peers_that_are_not_alike_is_refused(recipe_and_source, what, told):
+    recipe, source = recipe_and_source
+    with Attempt(replace(recipe, deal="rank"), source, 4, data_ranks=(0, 0, 1, 1)) as run:
+        train_shards(run, 2)
+        words = [loader.word() for loader in run.loaders]
+        run.loaders[0].run_state("a" * 32, words)
+        words[3] = {**words[3], what: words[0][what]}
+        with pytest.raises(LoaderError, match=f"rank 3 {told} than rank 2, and both are data rank 1: peers"):
+            run.loaders[0].run_state("a" * 32, words)
+
+
+def test_peers_of_the_only_data_rank_need_no_process_group_and_several_data_ranks_do(recipe_and_source):
+    recipe, source = recipe_and_source
+    recipe, cpu = replace(recipe, deal="rank"), torch.device("cpu")
+    deal, *_ = rank_start(recipe, source, place_of(1, 2, data_ranks=(0, 0)), None, cpu)
+    assert deal.batches_per_step == 4
+    with pytest.raises(LoaderError, match="deal='rank' needs a torch process group of its 4 ranks"):
+        rank_start(recipe, source, place_of(1, 4, data_ranks=(0, 0, 1, 1)), None, cpu)
+
+
+@settings(max_examples=15, suppress_health_check=list(HealthCheck))
+@given(life=st.data())
+def test_under_the_rank_deal_peers_have_one_state_and_any_meshes_go_on_from_it(
+    recipe_and_source, tmp_path_factory, life
+):
+    recipe, source = recipe_and_source
+    recipe = replace(recipe, deal="rank", epochs=life.draw(st.integers(1, 2)))
+    refuses = life.draw(st.sets(st.integers(0, 20), max_size=4))
+    folder, checkpoint, trained = tmp_path_factory.mktemp("mesh"), None, []
+    for number, (data_ranks, most) in enumerate([*life.draw(worlds()), ((0, 1, 0, 1), 10**3)]):
+        place = place_of(0, len(data_ranks) if data_ranks else 3, data_ranks)
+        recipe = replace(recipe, maximum_tokens=BUDGET + life.draw(st.integers(0, 9)))
+        with Attempt(recipe, source, place.world_size, checkpoint, data_ranks=data_ranks) as run:
+            seen = train_shards(run, most, refuses, dies_at=life.draw(st.integers(-1, 4)))
+            records = [loader.own_record() for loader in run.loaders]
+            checkpoint = run.save(folder, f"{number:032x}")
+        for process, data_rank in enumerate(data_ranks or range(3)):
+            first = place.first_peers[data_rank]
+            assert (seen[process], records[process]) == (seen[first], records[first])
+            assert records[process]["sampler"]["rank"] == data_rank
+        check_steps(seen, place.first_peers, place.data_world_size)
+        trained += [i for first in place.first_peers for _, _, indices, *_ in seen[first] for i in indices]
+        files = sorted(file.name for file in (checkpoint / "raypack").glob("rank_*"))
+        assert files == [f"rank_{data_rank:05d}.json" for data_rank in range(place.data_world_size)]
+        assert read_state(LOCAL, str(checkpoint)).world_size == place.data_world_size
+        assert reshard(checkpoint, life.draw(st.integers(1, 7))).ok
+    assert sorted(trained) == sorted([*range(150)] * recipe.epochs)
+    audit = verify(checkpoint)
+    assert audit.ok, audit.findings
+    assert all(e.complete and e.trained + e.refused.receipt.examples == 150 for e in audit.epochs)

@@ -1,4 +1,4 @@
-"""A run on a mesh: FSDP2 over two data ranks and tensor parallelism inside each, resumed without it.
+"""Runs on a mesh: FSDP2 over two data ranks and tensor parallelism inside each, resumed without it.
 
 pytest -m slow tests/train/test_mesh_runs.py
 """
@@ -19,7 +19,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from raypack.actors.rank_steps import commit_examples
+from raypack.batching.consolidated import ConsolidatedTokenBatchState
 from raypack.batching.options import TokenBatchOptions
+from raypack.batching.sampler import StatefulTokenBatchSampler
 from raypack.batching.step_planner import StepPlanner
 from raypack.collate import PackedBatch
 from raypack.collate.loss import next_token_loss_sum
@@ -29,6 +32,7 @@ from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
 from raypack.train import get_evaluation, get_loader, report
 from raypack.train.sharded import load_sharded, save_sharded
+from raypack.train.starts import rank_sampler
 from tests.conftest import documents_table, long_tailed
 from tests.train import functions
 from tests.train.running import BATCHES, BUDGET, CPUS, fit, recipe_of
@@ -39,7 +43,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
 ]
 
-COUNT, DIES, STOP = 400, 3, 6
+COUNT, DIES, STOP, SECOND_STOP = 400, 3, 6, 9
 
 
 class Model(torch.nn.Module):
@@ -125,21 +129,35 @@ def source(place):
 
 
 @pytest.fixture(scope="module")
-def run(place, source):
-    """Two data ranks of two processes, one of which is killed; then three data ranks of one."""
+def cluster():
     modules = (functions, sys.modules[__name__])
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
     ray.init(num_cpus=CPUS, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
-    try:
-        recipe = recipe_of(source, backend="direct")
-        fit(train, place, recipe, 4, name="mesh", failures=1, tp=2, stop=STOP)
-        fit(train, place, recipe, 3, name="mesh", tp=1, stop=-1)
-    finally:
-        ray.shutdown()
-        for module in modules:
-            cloudpickle.unregister_pickle_by_value(module)
+    yield
+    ray.shutdown()
+    for module in modules:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+@pytest.fixture(scope="module")
+def run(cluster, place, source):
+    """Two data ranks of two processes, one of which is killed; then three data ranks of one."""
+    recipe = recipe_of(source, backend="direct")
+    fit(train, place, recipe, 4, name="mesh", failures=1, tp=2, stop=STOP)
+    fit(train, place, recipe, 3, name="mesh", tp=1, stop=-1)
     return place / "storage/mesh"
+
+
+@pytest.fixture(scope="module")
+def shards(cluster, place, source):
+    """The same under the rank deal, with a stretch on one data rank of two processes in between."""
+    folder, recipe = place / "shards", recipe_of(source, deal="rank", backend="direct")
+    folder.mkdir()
+    fit(train, folder, recipe, 4, name="mesh", failures=1, tp=2, stop=STOP)
+    fit(train, folder, recipe, 2, name="mesh", tp=2, stop=SECOND_STOP)
+    fit(train, folder, recipe, 3, name="mesh", tp=1, stop=-1)
+    return folder
 
 
 def test_each_example_is_trained_and_counted_once_a_data_rank(run, place):
@@ -154,22 +172,28 @@ def test_each_example_is_trained_and_counted_once_a_data_rank(run, place):
 
 
 def test_both_peers_of_a_data_rank_got_the_same_batches_in_the_same_order(run, place):
-    attempts = {}
-    for file in place.glob("seen-*"):
+    assert check_peers(place) == {2, 3}
+
+
+def check_peers(folder):
+    """Hold what the peers of each data rank got against each other; return the numbers of data ranks."""
+    attempts, sizes = {}, set()
+    for file in folder.glob("seen-*"):
         _, group, data_rank, rank = file.name.split("-")
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         attempts.setdefault(group, {}).setdefault(int(data_rank), {})[int(rank)] = lines
-    assert len(attempts) == 3
     for data_ranks in attempts.values():
-        shared = len(data_ranks) == 2
+        sizes.add(len(data_ranks))
+        shared = len(data_ranks) < 3
         assert {d: sorted(peers) for d, peers in data_ranks.items()} == (
-            {0: [0, 1], 1: [2, 3]} if shared else {0: [0], 1: [1], 2: [2]}
+            {d: [2 * d, 2 * d + 1] for d in data_ranks} if shared else {0: [0], 1: [1], 2: [2]}
         )
         if shared:
             for first, second in (peers.values() for peers in data_ranks.values()):
                 common = min(len(first), len(second))  # the attempt that was killed ends anywhere
                 assert common >= DIES * BATCHES // 2
                 assert first[:common] == second[:common]
+    return sizes
 
 
 def test_a_slice_of_the_mesh_is_refused_on_every_process_with_the_remedy(run, place):
@@ -189,19 +213,81 @@ def test_its_parameters_and_its_evaluation_are_those_of_one_process(run, source,
         supervised=source.supervised,
     )
     for step in planner.steps(0, 10**6):
-        for plan in step.batches:
-            ids, lengths, labels = source.take_flat(np.asarray(plan.indices))
-            batch = PackedBatch.from_flat(ids, lengths, labels=labels)
-            (next_token_loss_sum(model(batch), batch.labels) / step.supervised_tokens).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        train_step(model, optimizer, source, step.batches)
         if step.index == STOP:
             expected = evaluated(model, get_evaluation(recipe_of(source), rank=0, world_size=1))
     assert step.index > STOP + 2
     for rank in range(4):
         assert float((place / f"mean-{rank}").read_text()) == pytest.approx(expected, abs=1e-9)
+    check_parameters(run, model)
+
+
+def train_step(model, optimizer, source, plans):
+    """Train the batches of a step in this process alone."""
+    supervised = sum(int(source.supervised[np.asarray(plan.indices)].sum()) for plan in plans)
+    for plan in plans:
+        ids, lengths, labels = source.take_flat(np.asarray(plan.indices))
+        batch = PackedBatch.from_flat(ids, lengths, labels=labels)
+        (next_token_loss_sum(model(batch), batch.labels) / supervised).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def check_parameters(run, model):
     state = {"model": Model().state_dict()}
     filesystem, path = open_path(run)
     load_sharded(Checkpoint(last_checkpoint(filesystem, path), filesystem), state)
     for name, value in model.state_dict().items():
         torch.testing.assert_close(state["model"][name], value, rtol=0, atol=1e-6)
+
+
+# -- the rank deal -----------------------------------------------------------------------------------
+
+
+def test_under_the_rank_deal_each_example_is_trained_and_counted_once_a_data_rank(shards):
+    assert (shards / "died").exists()
+    assert check_peers(shards) == {2, 1, 3}
+    audit = verify(shards / "storage/mesh")
+    assert audit.ok, audit.findings
+    assert [(e.complete, e.trained) for e in audit.epochs] == [(True, COUNT)]
+    worlds = [a.world_size for a in audit.attempts]
+    assert worlds[-3:] == [2, 1, 3]
+    assert set(worlds[:-2]) == {2}
+    assert [a.first_step for a in audit.attempts[-2:]] == [STOP + 1, SECOND_STOP + 1]
+
+
+def test_under_the_rank_deal_a_checkpoint_holds_one_record_a_data_rank(shards):
+    checkpoints = [*(shards / "storage/mesh").glob("step_*")]
+    for checkpoint in checkpoints:
+        world = int(checkpoint.name.split("_w")[1].split("_")[0])
+        files = sorted(file.name for file in checkpoint.glob("raypack/rank_*"))
+        assert files == [f"rank_{data_rank:05d}.json" for data_rank in range(world)]
+    assert len(checkpoints) >= 5
+
+
+def test_under_the_rank_deal_its_parameters_are_those_of_one_process(shards, source):
+    recipe = recipe_of(source, deal="rank")
+    model, remaining = Model(), None
+    optimizer, means = optimizer_of(model), {}
+    for attempt in verify(shards / "storage/mesh").attempts:
+        ranks, micros = range(attempt.world_size), -(-BATCHES // attempt.world_size)
+        samplers = [
+            rank_sampler(recipe, source, None, rank, attempt.world_size)
+            if remaining is None
+            else StatefulTokenBatchSampler.reshard(remaining, rank, attempt.world_size, source.lengths)
+            for rank in ranks
+        ]
+        for _ in range(attempt.steps):
+            dealt = [sampler.plans(0, micros) for sampler in samplers]
+            plans = [plan for one in dealt for plan in one]
+            train_step(model, optimizer, source, plans)
+            for sampler, one in zip(samplers, dealt, strict=True):
+                commit_examples(sampler, sum(map(len, one)))
+        remaining = ConsolidatedTokenBatchState.consolidate(sampler.state() for sampler in samplers)
+        means[attempt.first_step + attempt.steps - 1] = evaluated(
+            model, get_evaluation(recipe, rank=0, world_size=1)
+        )
+    assert remaining.sampler.remaining == 0
+    for rank, step in enumerate((SECOND_STOP, SECOND_STOP, STOP, STOP)):
+        assert float((shards / f"mean-{rank}").read_text()) == pytest.approx(means[step], abs=1e-9)
+    check_parameters(shards / "storage/mesh", model)

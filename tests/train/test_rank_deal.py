@@ -23,28 +23,10 @@ from raypack.train.rank_deal import RankDeal
 from raypack.train.rows import Rows
 from raypack.train.run_state import state_values
 from tests.conftest import long_tailed
+from tests.train.local_run import Sum
 
 OPTIONS = TokenBatchOptions(64)
 COUNT, EPOCHS, BATCHES = 150, 2, 5
-
-
-class Sum:
-    """Adds lists of integers up over threads, as an all-reduce does over processes."""
-
-    def __init__(self, world_size):
-        self.barrier = threading.Barrier(world_size)
-        self.lock = threading.Lock()
-        self.total = None
-
-    def __call__(self, values):
-        with self.lock:
-            self.total = [a + b for a, b in zip(self.total or [0] * len(values), values, strict=True)]
-        self.barrier.wait(30)
-        result = self.total
-        if self.barrier.wait(30) == 0:
-            self.total = None
-        self.barrier.wait(30)
-        return result
 
 
 def fresh(source, rank, world_size):
