@@ -1,9 +1,13 @@
 """What a run must have trained, by one process that nothing disturbs."""
 
+from raypack.actors.rank_steps import commit_examples
+from raypack.batching.consolidated import ConsolidatedTokenBatchState
 from raypack.batching.options import TokenBatchOptions
+from raypack.batching.sampler import StatefulTokenBatchSampler
 from raypack.batching.step_planner import StepPlanner
 from raypack.collate import PackedBatch
 from raypack.collate.loss import next_token_loss_sum
+from raypack.train.starts import rank_sampler
 from tests.train.running import BATCHES, BUDGET
 
 
@@ -41,3 +45,31 @@ def loss_of(model, source, plan):
     ids, lengths, labels = source.take_flat(plan.indices)
     batch = PackedBatch.from_flat(ids, lengths, labels=labels)
     return next_token_loss_sum(model(batch), batch.labels)
+
+
+def rank_steps(source, recipe, attempts):
+    """Yield the batches of each step under the rank deal, resharded between the worlds of the ledger."""
+    remaining, epoch = None, 0
+    for attempt in attempts:
+        world, micros = attempt.world_size, -(-recipe.batches_per_step // attempt.world_size)
+        if remaining is None:
+            samplers = [rank_sampler(recipe, source, None, rank, world) for rank in range(world)]
+        else:
+            samplers = [
+                StatefulTokenBatchSampler.reshard(remaining, rank, world, source.lengths)
+                for rank in range(world)
+            ]
+        left = attempt.steps
+        while left:
+            ranks = [sampler.plans(0, micros) for sampler in samplers]
+            plans = [plan for plans in ranks for plan in plans]
+            if not plans:
+                epoch += 1
+                for sampler in samplers:
+                    sampler.start_epoch(epoch)
+                continue
+            for sampler, mine in zip(samplers, ranks, strict=True):
+                commit_examples(sampler, sum(map(len, mine)))
+            left -= 1
+            yield plans
+        remaining = ConsolidatedTokenBatchState.consolidate(s.state() for s in samplers)

@@ -7,35 +7,27 @@ import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import ray
 import ray.train
 import torch
-from ray import cloudpickle
 from ray.train import Checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from raypack.actors.rank_steps import commit_examples
-from raypack.batching.consolidated import ConsolidatedTokenBatchState
-from raypack.batching.options import TokenBatchOptions
-from raypack.batching.sampler import StatefulTokenBatchSampler
-from raypack.batching.step_planner import StepPlanner
-from raypack.collate import PackedBatch
-from raypack.collate.loss import next_token_loss_sum
 from raypack.errors import LoaderError
 from raypack.report import verify
 from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
 from raypack.train import get_evaluation, get_loader, report
 from raypack.train.sharded import load_sharded, save_sharded
-from raypack.train.starts import rank_sampler
 from tests.conftest import documents_table, long_tailed
+from tests.local_ray import local_ray
 from tests.train import functions
-from tests.train.running import BATCHES, BUDGET, CPUS, fit, recipe_of
+from tests.train.one_process import planner_of, rank_steps, train_all, train_step
+from tests.train.running import BATCHES, CPUS, fit, recipe_of
 
 pytestmark = [
     pytest.mark.ray,
@@ -130,14 +122,8 @@ def source(place):
 
 @pytest.fixture(scope="module")
 def cluster():
-    modules = (functions, sys.modules[__name__])
-    for module in modules:
-        cloudpickle.register_pickle_by_value(module)
-    ray.init(num_cpus=CPUS, include_dashboard=False, object_store_memory=300 << 20, log_to_driver=False)
-    yield
-    ray.shutdown()
-    for module in modules:
-        cloudpickle.unregister_pickle_by_value(module)
+    with local_ray(functions, sys.modules[__name__], cpus=CPUS):
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -204,33 +190,13 @@ def test_a_slice_of_the_mesh_is_refused_on_every_process_with_the_remedy(run, pl
 def test_its_parameters_and_its_evaluation_are_those_of_one_process(run, source, place):
     model = Model()
     optimizer = optimizer_of(model)
-    planner = StepPlanner(
-        source.fingerprint,
-        source.lengths,
-        TokenBatchOptions(BUDGET),
-        batches_per_step=BATCHES,
-        seed=3,
-        supervised=source.supervised,
-    )
-    for step in planner.steps(0, 10**6):
-        train_step(model, optimizer, source, step.batches)
-        if step.index == STOP:
+    for index in train_all(model, optimizer, source, planner_of(source)):
+        if index == STOP:
             expected = evaluated(model, get_evaluation(recipe_of(source), rank=0, world_size=1))
-    assert step.index > STOP + 2
+    assert index > STOP + 2
     for rank in range(4):
         assert float((place / f"mean-{rank}").read_text()) == pytest.approx(expected, abs=1e-9)
     check_parameters(run, model)
-
-
-def train_step(model, optimizer, source, plans):
-    """Train the batches of a step in this process alone."""
-    supervised = sum(int(source.supervised[np.asarray(plan.indices)].sum()) for plan in plans)
-    for plan in plans:
-        ids, lengths, labels = source.take_flat(np.asarray(plan.indices))
-        batch = PackedBatch.from_flat(ids, lengths, labels=labels)
-        (next_token_loss_sum(model(batch), batch.labels) / supervised).backward()
-    optimizer.step()
-    optimizer.zero_grad()
 
 
 def check_parameters(run, model):
@@ -266,28 +232,12 @@ def test_under_the_rank_deal_a_checkpoint_holds_one_record_a_data_rank(shards):
 
 
 def test_under_the_rank_deal_its_parameters_are_those_of_one_process(shards, source):
-    recipe = recipe_of(source, deal="rank")
-    model, remaining = Model(), None
-    optimizer, means = optimizer_of(model), {}
-    for attempt in verify(shards / "storage/mesh").attempts:
-        ranks, micros = range(attempt.world_size), -(-BATCHES // attempt.world_size)
-        samplers = [
-            rank_sampler(recipe, source, None, rank, attempt.world_size)
-            if remaining is None
-            else StatefulTokenBatchSampler.reshard(remaining, rank, attempt.world_size, source.lengths)
-            for rank in ranks
-        ]
-        for _ in range(attempt.steps):
-            dealt = [sampler.plans(0, micros) for sampler in samplers]
-            plans = [plan for one in dealt for plan in one]
-            train_step(model, optimizer, source, plans)
-            for sampler, one in zip(samplers, dealt, strict=True):
-                commit_examples(sampler, sum(map(len, one)))
-        remaining = ConsolidatedTokenBatchState.consolidate(sampler.state() for sampler in samplers)
-        means[attempt.first_step + attempt.steps - 1] = evaluated(
-            model, get_evaluation(recipe, rank=0, world_size=1)
-        )
-    assert remaining.sampler.remaining == 0
+    recipe, model, means = recipe_of(source, deal="rank"), Model(), {}
+    optimizer, attempts = optimizer_of(model), verify(shards / "storage/mesh").attempts
+    for index, plans in enumerate(rank_steps(source, recipe, attempts)):
+        train_step(model, optimizer, source, plans)
+        if index in (STOP, SECOND_STOP):
+            means[index] = evaluated(model, get_evaluation(recipe, rank=0, world_size=1))
     for rank, step in enumerate((SECOND_STOP, SECOND_STOP, STOP, STOP)):
         assert float((shards / f"mean-{rank}").read_text()) == pytest.approx(means[step], abs=1e-9)
     check_parameters(shards / "storage/mesh", model)
