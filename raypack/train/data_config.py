@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import ray.data
 import torch
@@ -15,6 +15,9 @@ from raypack.errors import LoaderError
 from raypack.train.loader import PackedLoader
 from raypack.train.recipe import PackedData
 from raypack.train.start import get_loader
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 class PackedDataConfig(DataConfig):
@@ -81,9 +84,13 @@ class PackedShard:
         name: str | None = None,
         device: torch.device | str | None = None,
         may_change: Collection[str] = (),
+        mesh: DeviceMesh | None = None,
+        data_dim: str | Sequence[str] | None = None,
     ) -> PackedLoader:
         """Return the loader; see `get_loader`."""
-        return get_loader(self.recipe, name=name, device=device, may_change=may_change)
+        return get_loader(
+            self.recipe, name=name, device=device, may_change=may_change, mesh=mesh, data_dim=data_dim
+        )
 
     def __enter__(self) -> PackedLoader:
         self._loader = self.open()

@@ -70,7 +70,7 @@ class PackedTraining(_Base):
         if not isinstance(loader, PackedLoader):
             raise TypeError(f"loader must be a PackedLoader, from get_loader, got {type_name(loader)}")
         check_trainer(type(self))
-        check_arguments(args, options, loader.place.world_size)
+        check_arguments(args, options, loader.place)
         args = copy.copy(args)
         args.max_steps = loader.count_steps()
         args.gradient_accumulation_steps = -(-loader.batches_per_step // loader.place.world_size)

@@ -20,7 +20,7 @@ from tests.collate.models import tiny_model
 from tests.conftest import long_tailed
 from tests.local_ray import local_ray
 from tests.train import trainer_functions
-from tests.train.local_run import Attempt, patch
+from tests.train.local_run import Attempt, patch, place_of
 from tests.train.running import fit
 
 
@@ -123,18 +123,25 @@ def test_arguments_that_would_not_be_exact_are_refused_with_the_remedy(tmp_path,
     for name, value in asked.items():
         setattr(args, name, value)
     with pytest.raises(LoaderError, match=message):
-        check_arguments(args, {}, 1)
+        check_arguments(args, {}, place_of(0, 1))
 
 
 def test_arguments_of_another_world_and_a_data_set_beside_the_loader_are_refused(tmp_path):
     with pytest.raises(
         LoaderError, match=r"args are of 1 ranks .* make TrainingArguments in the train function"
     ):
-        check_arguments(arguments(tmp_path), {}, 2)
+        check_arguments(arguments(tmp_path), {}, place_of(0, 2))
     with pytest.raises(LoaderError, match=r"train_dataset must be left out .* the loader is the data"):
-        check_arguments(arguments(tmp_path), {"train_dataset": [1]}, 1)
+        check_arguments(arguments(tmp_path), {"train_dataset": [1]}, place_of(0, 1))
     with pytest.raises(TypeError, match="args must be TrainingArguments, got dict"):
-        check_arguments({}, {}, 1)
+        check_arguments({}, {}, place_of(0, 1))
+
+
+def test_a_loader_whose_processes_share_data_ranks_is_refused(tmp_path, monkeypatch):
+    args = arguments(tmp_path)
+    monkeypatch.setattr(TrainingArguments, "world_size", 2)
+    with pytest.raises(LoaderError, match="got 1 data ranks on 2 processes: write the loop"):
+        check_arguments(args, {}, place_of(0, 2, (0, 0)))
 
 
 def test_a_model_that_attends_otherwise_than_its_batches_are_exported_is_refused(tmp_path, loader):

@@ -1,12 +1,14 @@
 """What a start tells, without a cluster."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
 
 from raypack.errors import CheckpointError, LoaderError
 from raypack.train import PackedData
-from raypack.train.start import _check_restored, _checked_changes, _who_lacks
+from raypack.train.data_config import PackedShard
+from raypack.train.start import _check_restored, _checked_changes, _who_lacks, get_loader
 from tests.conftest import long_tailed
 from tests.train.local_run import place_of
 from tests.train.state_factory import trained
@@ -63,3 +65,8 @@ def test_what_may_change_is_checked_at_the_door():
         _checked_changes("seed")
     with pytest.raises(LoaderError, match="may_change must be one of 'maximum_tokens'"):
         _checked_changes(["seed"])
+
+
+def test_a_shard_of_a_data_config_opens_with_all_that_get_loader_takes():
+    ours, whole = (list(inspect.signature(one).parameters) for one in (PackedShard.open, get_loader))
+    assert ours[1:] == whole[1:]
