@@ -55,14 +55,18 @@ def integer(
         TypeError: ``value`` is no integer.
         error: ``value`` lies outside [minimum, maximum].
     """
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name} must be an integer, got {type_name(value)}")
-    number = int(value)
+    number = value if type(value) is int else _number(name, value)
     if minimum is not None and number < minimum:
         raise error(f"{name} must be at least {minimum}, got {shown(number)}")
     if maximum is not None and number > maximum:
         raise error(f"{name} must be at most {maximum}, got {shown(number)}")
     return number
+
+
+def _number(name: str, value: object) -> int:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name} must be an integer, got {type_name(value)}")
+    return int(value)
 
 
 def optional_integer(

@@ -62,13 +62,14 @@ def _tokens(
     flat: FlatDocuments, size: int, pad_id: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return (size,) ids and labels; labels are ignored on padding and on each document's first token."""
-    total = flat.total
+    total, source = flat.total, _on_host(flat.input_ids)
+    marks = source if flat.labels is None else _on_host(flat.labels)
     ids, labels = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-    np.copyto(ids[:total], _on_host(flat.input_ids), casting="same_kind")
-    marks = ids[:total] if flat.labels is None else _on_host(flat.labels)
+    np.copyto(ids[:total], source, casting="same_kind")
     np.copyto(labels[:total], marks, casting="same_kind")
-    ids[total:], labels[total:] = pad_id, IGNORED
     labels[flat.offsets[:-1]] = IGNORED
+    if total < size:
+        ids[total:], labels[total:] = pad_id, IGNORED
     return ids, labels
 
 
@@ -79,15 +80,15 @@ def _count(offsets: npt.NDArray[np.int32], size: int) -> tuple[npt.NDArray[np.in
         offsets: (documents + 1,); padding is counted as one more stretch.
         size: tokens of the row.
     """
-    starts, numbers = offsets.astype(np.int64), np.arange(1, len(offsets) + 1, dtype=np.int32)
-    widths = np.empty_like(starts)
-    np.subtract(starts[1:], starts[:-1], out=widths[:-1])
-    widths[-1] = size - starts[-1]
-    numbers[-1] = 0
-    positions = starts.repeat(widths)
+    total = int(offsets[-1])
+    edges = offsets if total == size else np.append(offsets, np.int32(size))
+    starts, widths = edges[:-1], edges[1:] - edges[:-1]
+    positions = starts.astype(np.int64).repeat(widths)
     np.subtract(_numbers(size), positions, out=positions)
-    positions[starts[-1] :] = 0
-    return positions, numbers.repeat(widths)
+    segments = np.arange(1, len(edges), dtype=np.int32).repeat(widths)
+    if total < size:
+        positions[total:], segments[total:] = 0, 0
+    return positions, segments
 
 
 def _numbers(count: int) -> npt.NDArray[np.int64]:

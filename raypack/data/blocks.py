@@ -48,6 +48,11 @@ class StreamRow:
     """Labels of the same shape, or None where the source has none."""
 
 
+def load_block(block: PlanBlock, source: ArrowSource) -> list[StreamRow]:
+    """Read a block's examples and return its micro-batches, for a loop in this process."""
+    return _rows(block, *source.take_flat(block.indices))
+
+
 def encode_block(block: PlanBlock, source: ArrowSource) -> pa.Table:
     """Read a block's examples and return it as a table of one row."""
     input_ids, lengths, labels = source.take_flat(block.indices)
@@ -89,21 +94,31 @@ def _decode_row(table: pa.Table) -> list[StreamRow]:
     always = [name for name in _COLUMNS if name != "labels"]
     meta, counts, indices, lengths, input_ids = (_values(table.column(name)) for name in always)
     labels = _values(table.column("labels")) if table.column("labels").null_count == 0 else None
-    documents = np.concatenate([[0], np.cumsum(counts)])
-    tokens = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    table_of_meta = meta.reshape(-1, len(RowMeta._fields)).tolist()
+    plans = PlanBlock(first, gone, meta.reshape(-1, len(RowMeta._fields)), counts, indices)
+    return _rows(plans, input_ids, lengths, labels)
+
+
+def _rows(
+    block: PlanBlock,
+    input_ids: npt.NDArray[np.int32],
+    lengths: npt.NDArray[np.int32],
+    labels: npt.NDArray[np.int32] | None,
+) -> list[StreamRow]:
+    """Cut what was read of a block into its micro-batches, as views."""
+    documents = np.concatenate([[0], np.cumsum(block.counts)])
+    tokens = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[documents].tolist()
+    documents, meta = documents.tolist(), block.meta.tolist()
     rows = []
-    for k in range(gone, len(counts)):
-        a, b = documents[k], documents[k + 1]
-        s, e = tokens[a], tokens[b]
+    for k in range(block.gone, len(block)):
+        here, span = slice(*documents[k : k + 2]), slice(*tokens[k : k + 2])
         rows.append(
             StreamRow(
-                address=first + k,
-                meta=RowMeta(*table_of_meta[k]),
-                indices=indices[a:b],
-                lengths=lengths[a:b],
-                input_ids=input_ids[s:e],
-                labels=None if labels is None else labels[s:e],
+                address=block.first + k,
+                meta=RowMeta(*meta[k]),
+                indices=block.indices[here],
+                lengths=lengths[here],
+                input_ids=input_ids[span],
+                labels=None if labels is None else labels[span],
             )
         )
     return rows

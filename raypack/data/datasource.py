@@ -13,7 +13,7 @@ from ray.data.collate_fn import ArrowBatchCollateFn
 from ray.data.datasource import Datasource, ReadTask
 from ray.util.debug import log_once
 
-from raypack.data.blocks import StreamRow, decode_block
+from raypack.data.blocks import StreamRow, decode_block, encode_block
 from raypack.data.iteration import closing_batches
 from raypack.data.reader import ReadSpec, read_blocks
 
@@ -47,7 +47,7 @@ class PlanDatasource(Datasource):
 
 
 def _reader(spec: ReadSpec) -> Callable[[], Iterable[pa.Table]]:
-    return lambda: read_blocks(spec)
+    return lambda: read_blocks(spec, encode_block)
 
 
 class BlockCollate(ArrowBatchCollateFn):

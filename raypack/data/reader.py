@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-import pyarrow as pa
 import ray
 
 from raypack.actors.plan_block import PlanBlock
-from raypack.data.blocks import encode_block
 from raypack.errors import StreamError
-from raypack.source import open_source
+from raypack.source import ArrowSource, open_source
 
 _LOST_AFTER_S = 60.0
+
+Block = TypeVar("Block")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,15 @@ class ReadSpec:
     """Micro-batches a block."""
 
 
-def read_blocks(spec: ReadSpec) -> Iterator[pa.Table]:
+def read_blocks(spec: ReadSpec, load: Callable[[PlanBlock, ArrowSource], Block]) -> Iterator[Block]:
     """Yield the rank's blocks from micro-batch 0 of the attempt to the end of the run.
 
-    A pure function of the spec: run again, it yields the same number of tables in the same order;
-    blocks that were committed meanwhile come out empty, since nobody will look at them.
+    A pure function of the spec: run again, it yields the same number of blocks in the same order;
+    those that were committed meanwhile come out empty, since nobody will look at them.
+
+    Args:
+        spec: What to read.
+        load: Reads the examples of a block's plans.
 
     Raises:
         StreamError: The source here is another one, or the planner stays lost.
@@ -54,7 +58,7 @@ def read_blocks(spec: ReadSpec) -> Iterator[pa.Table]:
         if len(block) == spec.block_rows:
             asked = _ask(spec, first)  # on its way while this block is read
         if len(block):
-            yield encode_block(block, source)
+            yield load(block, source)
         if len(block) < spec.block_rows:
             return
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
 
-from raypack.data.blocks import StreamRow, decode_block
+from raypack.data.blocks import StreamRow, load_block
 from raypack.data.datasource import dataset_blocks
 from raypack.data.reader import ReadSpec, read_blocks
 from raypack.errors import StreamError
@@ -44,7 +44,7 @@ class Stream:
         self._closed = threading.Event()
         self._next = 0
         self._here = 0
-        source = _direct_blocks(spec) if backend == "direct" else dataset_blocks(spec, node_id)
+        source = read_blocks(spec, load_block) if backend == "direct" else dataset_blocks(spec, node_id)
         self._feeder = threading.Thread(
             target=self._feed, args=(source,), name=f"raypack-stream-{spec.rank}", daemon=True
         )
@@ -108,8 +108,3 @@ class Stream:
             self._blocks.put(error)
         finally:
             source.close()  # type: ignore[attr-defined]
-
-
-def _direct_blocks(spec: ReadSpec) -> Iterator[list[StreamRow]]:
-    for table in read_blocks(spec):
-        yield decode_block(table)

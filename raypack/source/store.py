@@ -14,6 +14,7 @@ from raypack.arguments import integer, type_name
 from raypack.batching.lengths import LengthTable
 from raypack.errors import SourceError
 from raypack.source.files import SourceFiles, read_manifest
+from raypack.source.gather import Columns, can_gather, gather, join, spans
 from raypack.source.indexed import IndexedFiles
 from raypack.source.job_folder import refuse_job_folder
 from raypack.source.location import locate
@@ -206,10 +207,8 @@ class ArrowSource:
         """
         rows = self._rows(indices)
         lengths = self._length_array[rows]
-        input_ids, labels = self._parts(rows, lengths)
-        if not self.has_labels:
-            return _join(input_ids), lengths, None
-        return _join(input_ids), lengths, _join([part for part in labels if part is not None])
+        input_ids, labels = self._gathered(rows, lengths) or self._joined(rows, lengths)
+        return input_ids, lengths, labels
 
     def verify_contents(self) -> None:
         """Read every file and compare its digest with the manifest.
@@ -239,6 +238,22 @@ class ArrowSource:
         if outside.any():
             raise SourceError(f"indices must lie in [0, {len(self)}), got {int(array[np.argmax(outside)])}")
         return array.astype(np.int64, copy=False)
+
+    def _gathered(self, rows: NDArray[np.int64], lengths: NDArray[np.int32]) -> Columns | None:
+        """Return the columns of rows, or None where they have to be taken row by row."""
+        numbers = np.searchsorted(self._first_rows, rows, side="right") - 1
+        distinct, which = np.unique(numbers, return_inverse=True)
+        shards = [self._shards.mapped[number] for number in distinct.tolist()]
+        if not can_gather(shards, len(rows)):
+            return None
+        starts, ends, wrong = spans(shards, which, rows - self._first_rows[numbers], lengths)
+        for at in wrong:
+            raise self._disagreement(int(rows[at]), int(numbers[at]), int(starts[at]), int(ends[at]))
+        return gather(shards, which, starts, ends)
+
+    def _joined(self, rows: NDArray[np.int64], lengths: NDArray[np.int32]) -> Columns:
+        input_ids, labels = self._parts(rows, lengths)
+        return join(input_ids), join(labels) if self.has_labels else None
 
     def _parts(self, rows: NDArray[np.int64], lengths: NDArray[np.int32]) -> tuple[list[Part], list[Any]]:
         """Return the tokens and the labels (None where there are none) of each row."""
@@ -283,8 +298,3 @@ def _facts(extreme: Extreme | None) -> tuple[int | None, int | None]:
 
 def _int32(values: Part) -> NDArray[np.int32]:
     return values.astype(np.int32, copy=False)
-
-
-def _join(pieces: Sequence[Part]) -> NDArray[np.int32]:
-    # Values of an index were found to fit when it was made.
-    return np.concatenate(pieces, dtype=np.int32, casting="unsafe") if pieces else np.zeros(0, np.int32)

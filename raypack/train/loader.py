@@ -12,6 +12,9 @@ import torch
 
 from raypack.actors.meeting_point import MeetingPoint
 from raypack.collate import PackedBatch
+from raypack.collate.building import fields_of
+from raypack.collate.flat import parse_flat
+from raypack.collate.sizes import BatchShape
 from raypack.collate.transfer import DevicePrefetcher, streams_of
 from raypack.data.blocks import StreamRow
 from raypack.data.reader import ReadSpec
@@ -28,6 +31,7 @@ from raypack.train.rows import Rows, plan_of
 from raypack.train.run_state import digest_of, state_values
 from raypack.train.saving import Saver
 from raypack.train.step import Step
+from raypack.train.tally import Tally
 from raypack.train.waiting import Waiting
 
 logger = logging.getLogger(__name__)
@@ -59,9 +63,10 @@ class PackedLoader:
         self._pace, self._rows = pace, Rows(iter(()))
         self._told = self._committed_batches = self._tokens_here = 0
         self._first_step = self._reported = ledger.steps
-        self._trained: dict[int, EpochEntry] = {}
+        self._trained = Tally(source.fingerprint)
         self._open_step: Step | None = None
         self._stream: Stream | None = None
+        self._shape = BatchShape.parse(layout=recipe.options.layout)
         self._batches = DevicePrefetcher(self._to_batch, streams_of(device))
         self._saver = Saver(meeting)
         self._closed = False
@@ -100,7 +105,7 @@ class PackedLoader:
     @property
     def steps_done(self) -> int:
         """Optimizer steps committed in this lineage, through all epochs and attempts."""
-        return self._first_step + self._steps_here
+        return self._first_step + self._trained.steps
 
     @property
     def tokens_done(self) -> int:
@@ -121,10 +126,6 @@ class PackedLoader:
         tokens = self.tokens_done / self.tokens_total if self.tokens_total else 1.0
         steps = self.steps_done / self._recipe.max_steps if self._recipe.max_steps else 0.0
         return min(1.0, max(tokens, steps))
-
-    @property
-    def _steps_here(self) -> int:
-        return sum(entry.steps for entry in self._trained.values())
 
     # -- iteration -------------------------------------------------------------------------------
 
@@ -172,23 +173,15 @@ class PackedLoader:
         )
 
     def _to_batch(self, row: StreamRow) -> PackedBatch:
-        return PackedBatch.from_flat(
-            row.input_ids,
-            row.lengths,
-            labels=row.labels,
-            indices=row.indices,
-            plan=plan_of(row),
-            layout=self._recipe.options.layout,
-            device=self._device,
-        )
+        documents = parse_flat(row.input_ids, row.lengths, row.labels)
+        return PackedBatch(**fields_of(documents, self._shape, row.indices, plan_of(row), self._device))
 
     # -- commit and state ------------------------------------------------------------------------
 
     def _commit(self, step: Step) -> None:
-        entry = step.entry()
+        trained = step.trained()
         self._deal.commit(step.facts)
-        known = self._trained.get(step.epoch)
-        self._trained[step.epoch] = entry if known is None else known + entry
+        self._trained.add(trained)
         self._committed_batches += step.facts.rows
         self._tokens_here += step.real_tokens
         self._open_step = None
@@ -210,7 +203,7 @@ class PackedLoader:
         self._check_open("reported")
         self._require_commit("report was called")
         self._reported = self.steps_done
-        epochs = [self._trained[epoch] for epoch in sorted(self._trained)]
+        epochs = self._trained.entries()
         return {
             "step": self.steps_done,
             "digest": digest_of([self._deal.shared(), self._ledger.to_dict()]),
@@ -241,7 +234,7 @@ class PackedLoader:
             number=self._ledger.attempts[-1].number + 1 if self._ledger.attempts else 0,
             world_size=self._place.data_world_size,
             first_step=self._first_step,
-            steps=self._steps_here,
+            steps=self._trained.steps,
             batches_per_step=self._deal.batches_per_step,
             options=self._recipe.options,
         )

@@ -180,7 +180,7 @@ class PackedData:
         """
         rows = max(1, min(_BLOCK_ROWS, _BLOCK_TOKENS // self.maximum_tokens))
         if self.ahead is None:
-            return Pace(rows, max(_BLOCKS_AHEAD * rows, 2 * micro_batches + 2 * rows), max(1, rows // 2))
+            return Pace(rows, max(_BLOCKS_AHEAD * rows, 2 * micro_batches + 2 * rows), rows)
         ahead = max(self.ahead, micro_batches)
         rows = min(rows, ahead - micro_batches + 1)
         return Pace(rows, ahead, min(max(1, rows // 2), ahead - micro_batches - rows + 2))

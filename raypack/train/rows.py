@@ -51,6 +51,10 @@ class Rows:
 
 
 def plan_of(row: StreamRow) -> TokenBatchPlan:
-    """Return the plan that a row answers."""
-    meta = row.meta
-    return TokenBatchPlan(row.indices, meta.real_tokens, meta.maximum_length, meta.token_slots)
+    """Return the plan that a row answers: the planner's own figures, which it has checked.
+
+    The indices are copied, so that a plan which is kept keeps nothing of the row's block.
+    """
+    meta, indices = row.meta, row.indices.copy()
+    indices.flags.writeable = False
+    return TokenBatchPlan.unchecked(indices, meta.real_tokens, meta.maximum_length, meta.token_slots)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 
 from raypack.arguments import type_name
@@ -16,11 +15,11 @@ from raypack.collate.loss import next_token_loss_sum
 from raypack.collate.transfer import DevicePrefetcher
 from raypack.data.blocks import StreamRow
 from raypack.errors import LoaderError, StreamError
-from raypack.sampling.receipt import Receipt
 from raypack.train.deal import StepFacts
 from raypack.train.gradient_sync import gradient_sync
-from raypack.train.ledger import EpochEntry, Refused
+from raypack.train.ledger import EpochEntry
 from raypack.train.rows import EMPTY_ROW, Rows
+from raypack.train.tally import TrainedBatch, TrainedStep, entry_of
 
 
 class Step:
@@ -270,21 +269,27 @@ class Step:
         """What the step is of its deal."""
         return self._facts
 
-    def entry(self) -> EpochEntry:
-        """Return what this rank adds to the ledger.
+    def trained(self) -> TrainedStep:
+        """Return what this rank has trained of the step.
 
         A batch counts as often as it went through `loss` or `sync`, whichever is more; where the loop
         uses neither in the whole step, each batch counts once. A skipped step counts each batch once, as
         skipped.
         """
-        times = [max(pair) for pair in zip(self._synced, self._lost, strict=True)]
+        times = [*map(max, self._synced, self._lost)]
         if self._skipped or not any(times):
             times = [1] * len(times)
-        total = Receipt()
-        for row, count in zip(self._taken, times, strict=True):
-            tokens = int(np.sum(row.lengths, dtype=np.int64))
-            total += Receipt.of(self._key, row.indices, tokens).times(count)
-        if self._skipped:
-            refused = Refused(retries=self._retries, steps=1, numbers=(self.index,), receipt=total)
-            return EpochEntry(epoch=self.epoch, steps=1, refused=refused)
-        return EpochEntry(epoch=self.epoch, steps=1, receipt=total, refused=Refused(retries=self._retries))
+        return TrainedStep(
+            index=self._index,
+            epoch=self.epoch,
+            batches=tuple(
+                TrainedBatch(row.indices, len(row.input_ids), count)
+                for row, count in zip(self._taken, times, strict=True)
+            ),
+            retries=self._retries,
+            skipped=self._skipped,
+        )
+
+    def entry(self) -> EpochEntry:
+        """Return what this rank adds to the ledger; see `trained`."""
+        return entry_of(self._key, [self.trained()])

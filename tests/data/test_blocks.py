@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 
 from raypack.actors.plan_block import PlanBlock, RowMeta
-from raypack.data.blocks import SCHEMA, decode_block, encode_block
+from raypack.data.blocks import SCHEMA, decode_block, encode_block, load_block
 from raypack.errors import StreamError
 
 WIDTH = len(RowMeta._fields)
@@ -40,6 +40,19 @@ def test_a_block_comes_out_as_it_went_in(make_source, labels):
 def test_rows_that_are_gone_are_left_out(make_source):
     rows = decode_block(encode_block(block(gone=2), make_source([3, 1, 4, 1, 5, 9])))
     assert [row.address for row in rows] == [11]
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("labels", [False, True])
+def test_a_block_for_a_loop_in_this_process_is_the_same_without_a_table(make_source, labels, gone):
+    source = make_source([3, 1, 4, 1, 5, 9], labels=labels)
+    ours, theirs = load_block(block(gone), source), decode_block(encode_block(block(gone), source))
+    assert len(ours) == len(theirs) == 3 - gone
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.address, one.meta) == (other.address, other.meta)
+        for name in ("indices", "lengths", "input_ids", "labels"):
+            mine, its = getattr(one, name), getattr(other, name)
+            assert (mine is None and its is None) or (mine.dtype == its.dtype and np.array_equal(mine, its))
 
 
 def test_rows_are_views_of_the_tables_memory(make_source):
