@@ -20,7 +20,6 @@ from raypack.data.blocks import StreamRow
 from raypack.data.reader import ReadSpec
 from raypack.data.stream import Stream
 from raypack.errors import LoaderError
-from raypack.sampling.receipt import receipt_key
 from raypack.source import ArrowSource
 from raypack.train.data_ranks import OTHER_STATE, by_data_rank
 from raypack.train.deal import Deal, StepFacts
@@ -168,7 +167,6 @@ class PackedLoader:
             facts=facts,
             rows=self._rows,
             batches=self._batches,
-            receipt_key=receipt_key(self._source.fingerprint, facts.epoch),
             on_commit=self._commit,
         )
 

@@ -17,9 +17,8 @@ from raypack.data.blocks import StreamRow
 from raypack.errors import LoaderError, StreamError
 from raypack.train.deal import StepFacts
 from raypack.train.gradient_sync import gradient_sync
-from raypack.train.ledger import EpochEntry
 from raypack.train.rows import EMPTY_ROW, Rows
-from raypack.train.tally import TrainedBatch, TrainedStep, entry_of
+from raypack.train.tally import TrainedBatch, TrainedStep
 
 
 class Step:
@@ -37,7 +36,6 @@ class Step:
         facts: StepFacts,
         rows: Rows,
         batches: DevicePrefetcher[StreamRow, PackedBatch],
-        receipt_key: int,
         on_commit: Callable[[Step], None],
     ) -> None:
         self._index = index
@@ -45,7 +43,6 @@ class Step:
         self._facts = facts
         self._rows = rows
         self._batches = batches
-        self._key = receipt_key
         self._on_commit = on_commit
         self._taken: list[StreamRow] = []
         self._given = 0
@@ -289,7 +286,3 @@ class Step:
             retries=self._retries,
             skipped=self._skipped,
         )
-
-    def entry(self) -> EpochEntry:
-        """Return what this rank adds to the ledger; see `trained`."""
-        return entry_of(self._key, [self.trained()])

@@ -94,7 +94,6 @@ def step_of(rank):
         facts=facts,
         rows=Rows(iter(rows)),
         batches=DevicePrefetcher(to_batch, None),
-        receipt_key=1,
         on_commit=lambda step: None,
     )
 

@@ -16,6 +16,7 @@ from raypack.sampling.receipt import Receipt, receipt_key
 from raypack.train.deal import StepFacts
 from raypack.train.rows import Rows, plan_of
 from raypack.train.step import Step
+from raypack.train.tally import entry_of
 
 KEY = receipt_key("s", 0)
 SUPERVISED = 20
@@ -75,7 +76,6 @@ def step(rows=None, commits=None, batches=None):
         facts=facts(),
         rows=rows if isinstance(rows, Rows) else Rows(iter(rows)),
         batches=batches or DevicePrefetcher(to_batch, None),
-        receipt_key=KEY,
         on_commit=(commits if commits is not None else []).append,
     )
 
@@ -155,7 +155,7 @@ def test_each_batch_counts_once_however_it_is_trained(how):
             one.sync(model, batch)
         if how in ("loss", "both"):
             one.loss(torch.zeros(*batch.input_ids.shape, 11), batch)
-    assert one.entry().receipt == receipt_of([0, 1], [2])
+    assert entry_of(KEY, [one.trained()]).receipt == receipt_of([0, 1], [2])
 
 
 def test_a_batch_that_was_skipped_or_trained_twice_is_in_the_receipt_as_it_was():
@@ -166,8 +166,8 @@ def test_a_batch_that_was_skipped_or_trained_twice_is_in_the_receipt_as_it_was()
     for k, batch in enumerate(doubled):
         for _ in range(2 if k == 1 else 1):
             doubled.loss(torch.zeros(*batch.input_ids.shape, 11), batch)
-    assert skipped.entry().receipt == receipt_of([0, 1])
-    assert doubled.entry().receipt == receipt_of([0, 1], [2], [2])
+    assert entry_of(KEY, [skipped.trained()]).receipt == receipt_of([0, 1])
+    assert entry_of(KEY, [doubled.trained()]).receipt == receipt_of([0, 1], [2], [2])
 
 
 def test_a_step_that_is_begun_again_gives_the_same_batches_and_its_last_try_alone_counts():
@@ -185,7 +185,7 @@ def test_a_step_that_is_begun_again_gives_the_same_batches_and_its_last_try_alon
     assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(again, first, strict=True))
     with pytest.raises(LoaderError, match="got one of another step"):
         one.loss(torch.zeros(*first[0].input_ids.shape, 11), first[0])
-    entry = one.entry()
+    entry = entry_of(KEY, [one.trained()])
     assert (entry.receipt, entry.refused.retries, entry.refused.steps) == (receipt_of([0, 1], [2]), 1, 0)
 
 
@@ -206,7 +206,7 @@ def test_a_skipped_step_counts_what_it_held_as_skipped_and_takes_the_rest_from_t
     for _ in zip(range(taken), one, strict=False):
         pass
     ended = []
-    one._on_commit = lambda step: ended.append(step.entry())
+    one._on_commit = lambda step: ended.append(entry_of(KEY, [step.trained()]))
     one.skip()
     (entry,) = ended
     assert entry.receipt == Receipt()
@@ -221,7 +221,7 @@ def test_a_skipped_step_counts_what_it_held_as_skipped_and_takes_the_rest_from_t
 
 def test_a_step_that_is_skipped_after_a_retry_counts_both():
     one, ended = step(), []
-    one._on_commit = lambda step: ended.append(step.entry().refused)
+    one._on_commit = lambda step: ended.append(entry_of(KEY, [step.trained()]).refused)
     for batch in one:
         one.loss(torch.zeros(*batch.input_ids.shape, 11), batch)
     one.retry()
@@ -292,7 +292,6 @@ def bare(**more):
         facts=facts(**more),
         rows=Rows(iter([row(0, micros=2)])),
         batches=DevicePrefetcher(to_batch, None),
-        receipt_key=KEY,
         on_commit=lambda s: None,
     )
 
@@ -334,7 +333,6 @@ def looking_ahead(rows, has_row, commits):
         facts=facts(),
         rows=Rows(iter(rows), has_row),
         batches=DevicePrefetcher(streams.make, streams),
-        receipt_key=KEY,
         on_commit=commits.append,
     )
     return one, streams
@@ -362,7 +360,7 @@ def test_looking_ahead_changes_nothing_of_what_a_step_gives_and_commits():
         assert ours.indices.tolist() == theirs.indices.tolist()
     with pytest.raises(LoaderError, match="given all of its micro-batches"):
         next(iter(ahead))
-    assert ahead.entry() == plain.entry()
+    assert entry_of(KEY, [ahead.trained()]) == entry_of(KEY, [plain.trained()])
     ahead.commit()
     assert commits == [ahead]
 
