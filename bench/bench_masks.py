@@ -1,6 +1,6 @@
 """Dense masks: against filling the same tensor, and against the straightforward numpy way.
 
-    python bench/bench_masks.py [--lengths 2048 8192] [--documents 1 16] [--repeats 7]
+    python bench/bench_masks.py [--lengths 2048 8192] [--documents 1 16 128] [--repeats 7]
 
 Time is the best of the repeats. Peak memory is the process's high-water mark above what it held before,
 as a multiple of the mask's own size (Linux). On a machine with CUDA the mask there is timed too.
@@ -87,7 +87,7 @@ def row(length, documents, dtype, repeats, device):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 8192])
-    parser.add_argument("--documents", type=int, nargs="+", default=[1, 16])
+    parser.add_argument("--documents", type=int, nargs="+", default=[1, 16, 128])
     parser.add_argument("--repeats", type=int, default=7)
     options = parser.parse_args()
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]

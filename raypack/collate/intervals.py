@@ -1,13 +1,15 @@
-"""What each query row of a mask may see: an interval of keys, computed on the tensors' own device.
+"""What each query row of a mask may see: an interval of keys, computed where the boundaries lie.
 
 Every kind of mask here (causal, bidirectional, prefix, each with or without a window) lets a query see
 one stretch of its document. Two integers a row therefore say all that an S×S mask says.
+
+The arrays are torch's on a device and numpy's on the host, where numpy's small steps cost half as much.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,45 +19,50 @@ KINDS = ("causal", "bidirectional", "prefix")
 PAD_ROWS = ("blocked", "self")
 
 
+Array: TypeAlias = Any
+"""A numpy array on the host, a tensor on a device."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
     """Contiguous stretches of one id, told for every token."""
 
-    ids: torch.Tensor
+    ids: Array
     """(B, S) integers; 0 is padding."""
-    starts: torch.Tensor
+    starts: Array
     """(B, S) int64: where the token's run starts in its row."""
-    stops: torch.Tensor
+    stops: Array
     """(B, S) int64: where it ends, exclusive."""
 
     @property
-    def places(self) -> torch.Tensor:
+    def device(self) -> torch.device:
+        """Where the arrays lie."""
+        return self.ids.device if isinstance(self.ids, torch.Tensor) else torch.device("cpu")
+
+    @property
+    def places(self) -> Array:
         """(S,) int64: each token's place in its row."""
-        return torch.arange(self.ids.shape[1], device=self.ids.device)
+        length = self.ids.shape[1]
+        if isinstance(self.ids, torch.Tensor):
+            return torch.arange(length, device=self.ids.device)
+        return np.arange(length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intervals:
     """The keys each query may see: ``low <= key < high``."""
 
-    low: torch.Tensor
+    low: Array
     """(B, S) int64."""
-    high: torch.Tensor
+    high: Array
     """(B, S) int64; equal to `low` where a row is wholly blocked."""
 
 
 def runs_of_offsets(cu_seqlens: torch.Tensor, total: int) -> Runs:
     """Tell (1, total) tokens their documents; those past the last offset are one run of padding.
 
-    No value is read back from a device.
+    Documents are looked up in steps whose sizes do not depend on values: nothing is read back.
     """
-    if cu_seqlens.device.type == "cpu":
-        return _runs_on_host(cu_seqlens.numpy(), total)
-    return runs_by_search(cu_seqlens, total)
-
-
-def runs_by_search(cu_seqlens: torch.Tensor, total: int) -> Runs:
-    """Look each token's document up, in steps whose sizes do not depend on values."""
     places = torch.arange(total, device=cu_seqlens.device)
     edges = torch.cat([cu_seqlens.long(), cu_seqlens.new_full((1,), total, dtype=torch.int64)])
     owners = torch.searchsorted(edges[:-1], places, right=True)
@@ -64,14 +71,26 @@ def runs_by_search(cu_seqlens: torch.Tensor, total: int) -> Runs:
     return Runs(ids=ids[None], starts=starts[None], stops=stops[None])
 
 
-def _runs_on_host(offsets: npt.NDArray[Any], total: int) -> Runs:
-    """Repeat each document's values over its tokens; a search would wake torch's threads."""
-    starts = offsets.astype(np.int64)
-    stops = np.append(starts[1:], total)
-    numbers = np.arange(1, len(starts) + 1)
+def host_runs_of_offsets(offsets: npt.NDArray[Any], total: int) -> Runs:
+    """Do the same on the host, where each document's values are repeated over its tokens."""
+    edges = np.empty(len(offsets) + 1, dtype=np.int64)
+    edges[:-1], edges[-1] = offsets, total
+    numbers = np.arange(1, len(edges))
     numbers[-1] = 0
+    widths = edges[1:] - edges[:-1]
+    ids, starts, stops = (each.repeat(widths)[None] for each in (numbers, edges[:-1], edges[1:]))
+    return Runs(ids=ids, starts=starts, stops=stops)
+
+
+def host_runs_of_segments(ids: npt.NDArray[Any]) -> Runs:
+    """Do the same as `runs_of_segments` on the host."""
+    changed = np.ones(ids.shape, dtype=np.bool_)
+    np.not_equal(ids[:, 1:], ids[:, :-1], out=changed[:, 1:])
+    starts = np.flatnonzero(changed)
+    stops = np.append(starts[1:], ids.size)[: len(starts)]
     widths = stops - starts
-    ids, first, last = (torch.from_numpy(each.repeat(widths)[None]) for each in (numbers, starts, stops))
+    offsets = starts - starts % max(ids.shape[1], 1)
+    first, last = ((each - offsets).repeat(widths).reshape(ids.shape) for each in (starts, stops))
     return Runs(ids=ids, starts=first, stops=last)
 
 
@@ -89,7 +108,7 @@ def runs_of_segments(segment_ids: torch.Tensor) -> Runs:
     return Runs(ids=segment_ids, starts=starts, stops=stops)
 
 
-def prefix_stops(runs: Runs, prefix_lengths: torch.Tensor) -> torch.Tensor:
+def prefix_stops(runs: Runs, prefix_lengths: torch.Tensor) -> Array:
     """Return where each token's prefix ends in its row: (B, S) int64.
 
     Args:
@@ -98,8 +117,9 @@ def prefix_stops(runs: Runs, prefix_lengths: torch.Tensor) -> torch.Tensor:
             past D has no prefix.
     """
     padded = torch.nn.functional.pad(prefix_lengths.long(), (1, 1))
-    known = runs.ids.long().clamp(max=padded.shape[1] - 1)
-    return runs.starts + padded.gather(1, known)
+    known = torch.as_tensor(runs.ids).long().clamp(max=padded.shape[1] - 1)
+    lengths = padded.gather(1, known)
+    return runs.starts + (lengths if isinstance(runs.starts, torch.Tensor) else lengths.numpy())
 
 
 def key_intervals(
@@ -107,7 +127,7 @@ def key_intervals(
     kind: str,
     window: int | None,
     pad_rows: str,
-    prefix: torch.Tensor | None,
+    prefix: Array | None,
     *,
     within_runs: bool,
 ) -> Intervals:
@@ -121,17 +141,18 @@ def key_intervals(
         prefix: (B, S) ends of the prefixes, for the kind ``"prefix"``.
         within_runs: end intervals at the run's edges; otherwise ids are still to be compared.
     """
-    places = runs.places.expand(runs.ids.shape)
-    low, high = (runs.starts, runs.stops) if within_runs else (places.new_zeros(()), places.shape[1])
+    library: Any = torch if isinstance(runs.ids, torch.Tensor) else np
+    places = runs.places
+    low, high = runs.starts, runs.stops
+    if not within_runs:
+        low, high = library.zeros_like(places), library.full_like(places, len(places))
     if kind == "causal":
         high = places + 1
-    elif kind == "prefix" and prefix is not None:
-        high = torch.minimum(torch.maximum(places + 1, prefix), runs.stops)
-    low, high = torch.broadcast_tensors(
-        torch.as_tensor(low), torch.as_tensor(high, device=places.device), places
-    )[:2]
+    elif kind == "prefix":
+        high = library.minimum(library.maximum(places + 1, prefix), runs.stops)
     if window is not None:
-        low, high = torch.maximum(low, places - (window - 1)), torch.minimum(high, places + window)
+        low = library.maximum(low, places - (window - 1))
+        high = library.minimum(high, places + window)
     padding = runs.ids == 0
     own = places + 1 if pad_rows == "self" else places
-    return Intervals(low=torch.where(padding, places, low), high=torch.where(padding, own, high))
+    return Intervals(low=library.where(padding, places, low), high=library.where(padding, own, high))

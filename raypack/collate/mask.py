@@ -16,7 +16,10 @@ from raypack.collate.errors import BatchError
 from raypack.collate.intervals import (
     KINDS,
     PAD_ROWS,
+    Array,
     Runs,
+    host_runs_of_offsets,
+    host_runs_of_segments,
     key_intervals,
     prefix_stops,
     runs_of_offsets,
@@ -77,19 +80,17 @@ def build_attention_mask(
     runs = _runs(cu_seqlens, total, segment_ids, device)
     prefix = _prefix(runs, kind, prefix_lengths)
     rows, length = runs.ids.shape
-    mask = painting.unwritten((rows, 1, length, length), dtype, runs.ids.device)
-    cells = mask[:, 0]
-    by_offsets = segment_ids is None
-    if mask.device.type != "cpu":
-        intervals = key_intervals(runs, kind, window, pad_rows, prefix, within_runs=by_offsets)
-        paint_on_device(cells, None if by_offsets else runs.ids, intervals, values)
-    elif by_offsets or not _scattered(runs):
-        intervals = key_intervals(runs, kind, window, pad_rows, prefix, within_runs=True)
-        painting.paint_on_host(cells, runs, intervals, values)
+    mask = painting.unwritten((rows, length, length), dtype, runs.device)
+    on_host = mask.device.type == "cpu"
+    within_runs = segment_ids is None or (on_host and not _scattered(runs))
+    intervals = key_intervals(runs, kind, window, pad_rows, prefix, within_runs=within_runs)
+    if not on_host:
+        paint_on_device(mask, None if within_runs else runs.ids, intervals, values)
+    elif within_runs:
+        painting.paint_on_host(mask, intervals, values)
     else:
-        intervals = key_intervals(runs, kind, window, pad_rows, prefix, within_runs=False)
-        painting.paint_scattered_on_host(cells, runs.ids, intervals, values)
-    return mask
+        painting.paint_scattered_on_host(mask, runs.ids, intervals, values)
+    return mask.unsqueeze(1)
 
 
 def _values(dtype: torch.dtype | None) -> tuple[float, float]:
@@ -116,13 +117,19 @@ def _runs(
         ids = _tensor("segment_ids", segment_ids, device, 2)
         if total is not None and total != ids.shape[1]:
             raise BatchError(f"total must be left out with segment_ids of S={ids.shape[1]}, got {total}")
-        if ids.device.type == "cpu" and ids.numel() and ids.min() < 0:
-            raise BatchError(f"segment_ids must not be negative, got {int(ids.min())}")
-        return runs_of_segments(ids)
+        if ids.device.type != "cpu":
+            return runs_of_segments(ids)
+        least = ids.numpy().min(initial=0)
+        if least < 0:
+            raise BatchError(f"segment_ids must not be negative, got {least}")
+        return host_runs_of_segments(ids.numpy())
     assert cu_seqlens is not None
     offsets = _tensor("cu_seqlens", cu_seqlens, None, 1)
     size = _total(offsets, total)
-    return runs_of_offsets(offsets if device is None else offsets.to(device), size)
+    offsets = offsets if device is None else offsets.to(device)
+    if offsets.device.type != "cpu":
+        return runs_of_offsets(offsets, size)
+    return host_runs_of_offsets(offsets.numpy(), size)
 
 
 def _total(offsets: torch.Tensor, total: int | None) -> int:
@@ -137,22 +144,25 @@ def _total(offsets: torch.Tensor, total: int | None) -> int:
     edges = offsets.numpy()
     if edges[0] != 0:
         raise BatchError(f"cu_seqlens must start at 0, got {edges[0]}")
-    falls = np.flatnonzero((edges[:-1] >= edges[1:]) & (edges[1:] != edges[-1]))
-    if falls.size:
-        at = int(falls[0])
-        raise BatchError(f"cu_seqlens must rise, got {edges[at]} >= {edges[at + 1]} at index {at}")
-    if total is not None and total < edges[-1]:
-        raise BatchError(f"total must hold the {edges[-1]} tokens of cu_seqlens, got {total}")
-    return int(edges[-1]) if total is None else total
+    last = int(edges[-1])
+    falls = edges[:-1] >= edges[1:]
+    if falls.any():
+        falls &= edges[1:] != last
+        at = int(falls.argmax())
+        if falls[at]:
+            raise BatchError(f"cu_seqlens must rise, got {edges[at]} >= {edges[at + 1]} at index {at}")
+    if total is not None and total < last:
+        raise BatchError(f"total must hold the {last} tokens of cu_seqlens, got {total}")
+    return last if total is None else total
 
 
-def _prefix(runs: Runs, kind: str, prefix_lengths: Integers | None) -> torch.Tensor | None:
+def _prefix(runs: Runs, kind: str, prefix_lengths: Integers | None) -> Array | None:
     if (kind == "prefix") != (prefix_lengths is not None):
         got = "None" if prefix_lengths is None else "some"
         raise BatchError(f"prefix_lengths go with kind='prefix' and with no other; got {got} and {kind!r}")
     if prefix_lengths is None:
         return None
-    lengths = _tensor("prefix_lengths", prefix_lengths, runs.ids.device, None)
+    lengths = _tensor("prefix_lengths", prefix_lengths, runs.device, None)
     lengths = lengths[None] if lengths.ndim == 1 else lengths
     if lengths.ndim != 2 or lengths.shape[0] != runs.ids.shape[0]:
         raise BatchError(
@@ -166,11 +176,10 @@ def _prefix(runs: Runs, kind: str, prefix_lengths: Integers | None) -> torch.Ten
 
 def _scattered(runs: Runs) -> bool:
     """Whether an id of a document comes again later in its row; reads the ids on the host."""
-    for ids, starts in zip(runs.ids.numpy(), runs.starts.numpy(), strict=True):
-        firsts = np.flatnonzero(np.diff(starts, prepend=-1))
-        heads = ids[firsts]
-        heads = heads[heads != 0]
-        if len(np.unique(heads)) != len(heads):
+    heads = np.where(runs.starts == runs.places, runs.ids, 0)
+    for row in heads:
+        documents = row[row != 0].tolist()
+        if len(set(documents)) < len(documents):
             return True
     return False
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from raypack.collate import build_attention_mask, device_painting
 from raypack.collate.device_painting import TILE, launch_grid, paint_by_expression, painter_of
-from raypack.collate.intervals import key_intervals, prefix_stops, runs_by_search, runs_of_segments
+from raypack.collate.intervals import key_intervals, prefix_stops, runs_of_offsets, runs_of_segments
 
 DTYPES = [torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
@@ -28,7 +28,7 @@ def case_of(lengths, padding, kind, window, by_offsets):
     total = int(offsets[-1]) + padding
     numbers = torch.arange(1, len(lengths) + 1).repeat_interleave(torch.tensor(lengths, dtype=torch.int64))
     ids = torch.nn.functional.pad(numbers, (0, padding))[None]
-    runs = runs_by_search(offsets, total) if by_offsets else runs_of_segments(ids)
+    runs = runs_of_offsets(offsets, total) if by_offsets else runs_of_segments(ids)
     options = {"kind": kind, "window": window, "pad_rows": "self"}
     prefix = None
     if kind == "prefix":

@@ -1,7 +1,5 @@
 """Device masks against the definition cell by cell, and against the numpy reference."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 import torch
@@ -9,15 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raypack.collate import BatchError, build_attention_mask, painting
-from raypack.collate.intervals import (
-    runs_by_search,
-    runs_of_offsets,
-)
-from raypack.collate.painting import bands
 from raypack.packing import build_4d_attention_mask
-
-FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
-KINDS = ["causal", "bidirectional", "prefix"]
+from tests.collate.cases import FLOATS, KINDS, built, ids_of, masks
 
 
 def by_definition(ids, kind, window, prefix, pad_rows):
@@ -43,21 +34,10 @@ def by_definition(ids, kind, window, prefix, pad_rows):
     return seen
 
 
-def ids_of(lengths, padding):
-    ids = np.repeat(np.arange(1, len(lengths) + 1), lengths)
-    return np.concatenate([ids, np.zeros(padding, dtype=ids.dtype)])[None]
-
-
-masks = st.fixed_dictionaries(
-    {
-        "lengths": st.lists(st.integers(1, 9), max_size=5),
-        "padding": st.integers(0, 4),
-        "kind": st.sampled_from(KINDS),
-        "window": st.none() | st.integers(1, 6),
-        "pad_rows": st.sampled_from(["blocked", "self"]),
-        "seed": st.integers(0, 9),
-    }
-)
+@pytest.fixture(params=[256, 40, 1])
+def narrow(request, monkeypatch):
+    """Rows as painted by default, some of them wide, and all that see two keys wide."""
+    monkeypatch.setattr(painting, "NARROW", request.param)
 
 
 @given(masks)
@@ -71,10 +51,10 @@ def test_every_kind_follows_the_definition(case):
     ids = ids_of(lengths, padding)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     expected = by_definition(ids, prefix=[prefix], **{k: case[k] for k in ("kind", "window", "pad_rows")})
-    from_offsets = build_attention_mask(offsets, ids.shape[1], torch.bool, **options)
+    from_offsets = built(case, offsets, ids.shape[1], torch.bool, **options)
     assert from_offsets.shape == (1, 1, ids.shape[1], ids.shape[1])
     assert (from_offsets[:, 0].numpy() == expected).all()
-    assert torch.equal(from_offsets, build_attention_mask(segment_ids=ids, dtype=torch.bool, **options))
+    assert torch.equal(from_offsets, built(case, segment_ids=ids, dtype=torch.bool, **options))
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=6, max_size=6), min_size=1, max_size=3), masks)
@@ -86,15 +66,52 @@ def test_any_segment_ids_follow_the_definition_also_where_an_id_comes_again(rows
     expected = by_definition(ids, prefix=prefix, **options)
     if case["kind"] == "prefix":
         options["prefix_lengths"] = prefix
-    assert (
-        build_attention_mask(segment_ids=ids, dtype=torch.bool, **options)[:, 0].numpy() == expected
-    ).all()
+    mask = built(case, segment_ids=ids, dtype=torch.bool, **options)
+    assert (mask[:, 0].numpy() == expected).all()
+
+
+@given(st.lists(masks, min_size=1, max_size=3), st.sampled_from(FLOATS), st.integers(0, 3), st.data())
+@settings(max_examples=150, deadline=None)
+def test_rows_of_a_batch_equal_the_reference_cut_to_what_each_may_see(cases, dtype, spare, data):
+    """The numpy reference is causal; of the other kinds it is asked twice, of rows and of keys."""
+    case = cases[0]
+    kind, window, pad_rows = case["kind"], case["window"], case["pad_rows"]
+    lengths = [each["lengths"] for each in cases]
+    total = max(map(sum, lengths)) + case["padding"]
+    ids = np.concatenate([ids_of(each, total - sum(each)) for each in lengths])
+    prefix = np.array(data.draw(st.lists(st.integers(0, 12), min_size=5 * len(ids), max_size=5 * len(ids))))
+    prefix = prefix.reshape(len(ids), 5)
+    causal = build_4d_attention_mask(ids, np.float64) == 0
+    places = np.arange(total)
+    starts = np.where(ids[:, None, :] == ids[:, :, None], places, total).min(axis=2, initial=total)
+    ends = starts + np.pad(prefix, [(0, 0), (1, 0)])[np.arange(len(ids))[:, None], ids]
+    later = causal.swapaxes(2, 3)
+    if kind == "prefix":
+        later = later & (places < ends[:, :, None])[:, None]
+    seen = causal | later if kind != "causal" else causal
+    if window is not None:
+        seen = seen & (abs(places[:, None] - places) < window)
+    if pad_rows == "self":
+        seen = seen | (np.eye(total, dtype=bool) & (ids == 0)[:, None, :, None])
+    options = {"kind": kind, "window": window, "pad_rows": pad_rows}
+    if kind == "prefix":
+        options["prefix_lengths"] = prefix
+    expected = torch.from_numpy(np.where(seen, 0.0, float(torch.finfo(dtype).min))).to(dtype)
+    ours = built(case, segment_ids=ids, dtype=dtype, **options)
+    assert ours.dtype == dtype
+    assert torch.equal(ours, expected)
+    assert torch.equal(built(case, segment_ids=ids, dtype=torch.bool, **options), torch.from_numpy(seen))
+    offsets = np.cumsum([0, *lengths[0], *[0] * spare])
+    if kind == "prefix":
+        options["prefix_lengths"] = prefix[0]
+    assert torch.equal(built(case, offsets, total, dtype, **options), expected[:1])
 
 
 @pytest.mark.parametrize("lengths", [[700], [300, 1, 63, 64, 65, 129], [3] * 150, [1, 200, 2, 2, 128, 30]])
 @pytest.mark.parametrize("window", [None, 1, 50, 200])
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_of_many_bands_equal_the_plain_expression(lengths, window, kind):
+@pytest.mark.usefixtures("narrow")
+def test_long_rows_equal_the_plain_expression(lengths, window, kind):
     ids = torch.from_numpy(ids_of(lengths, 37))[0]
     place = torch.arange(len(ids))
     offsets = torch.tensor([0, *np.cumsum(lengths)])
@@ -133,66 +150,6 @@ def test_an_id_that_comes_again_sees_its_earlier_tokens_as_in_the_reference():
     ids = np.array([[1, 2, 1]])
     ours = build_attention_mask(segment_ids=ids, dtype=torch.float32)
     assert np.array_equal(ours.numpy(), build_4d_attention_mask(ids, np.float32))
-
-
-@given(st.lists(st.integers(1, 400), max_size=20))
-@settings(deadline=None)
-def test_bands_cover_all_rows_and_keep_long_documents_to_themselves(lengths):
-    edges = np.cumsum([0, *lengths]).tolist()
-    cut = list(bands(edges if lengths else []))
-    assert [i for start, stop in cut for i in range(start, stop)] == list(range(edges[-1]))
-    for start, stop in cut:
-        assert stop - start <= 128 + 64
-        inside = [e for e in edges if start < e < stop]
-        assert not inside or all(b - a < 128 for a, b in zip([start, *inside], [*inside, stop], strict=True))
-
-
-@given(st.lists(st.integers(1, 9), max_size=6), st.integers(0, 3), st.integers(0, 4))
-def test_documents_are_looked_up_on_a_device_as_they_are_repeated_on_the_host(lengths, spare, padding):
-    offsets = torch.tensor([*np.cumsum([0, *lengths]), *[sum(lengths)] * spare], dtype=torch.int32)
-    total = sum(lengths) + padding
-    host, device = runs_of_offsets(offsets, total), runs_by_search(offsets, total)
-    for name in ("ids", "starts", "stops"):
-        real = host.ids != 0  # of padding no start is ever read
-        ours, theirs = getattr(host, name), getattr(device, name)
-        assert ours.dtype == theirs.dtype
-        assert torch.equal(ours[real], theirs[real])
-    assert torch.equal(host.ids, device.ids)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_threads_write_the_same_cells(kind, monkeypatch):
-    offsets, options = [0, 300, 301, 900, 1000], {"kind": kind, "window": 70}
-    if kind == "prefix":
-        options["prefix_lengths"] = [40, 1, 200, 7]
-    alone = build_attention_mask(offsets, 1100, torch.bfloat16, **options)
-    monkeypatch.setattr(painting, "THREADED", 0)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert torch.equal(build_attention_mask(offsets, 1100, torch.bfloat16, **options), alone)
-
-
-def test_an_error_of_a_thread_is_raised(monkeypatch):
-    def fail(*arguments):
-        raise MemoryError("no room")
-
-    monkeypatch.setattr(painting, "THREADED", 0)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(painting, "_paint_band", fail)
-    with pytest.raises(MemoryError, match="no room"):
-        build_attention_mask([0, 300], 300, torch.bool)
-
-
-@pytest.mark.parametrize("kind", ["causal", "bidirectional"])
-@pytest.mark.parametrize("scattered", [False, True])
-def test_one_allocation_of_the_mask_and_nothing_like_it(kind, scattered):
-    ids = ids_of([700, 1, 1299], 48)
-    if scattered:
-        ids[0, 900:910] = 1
-    tracemalloc.start()
-    mask = build_attention_mask(segment_ids=ids, dtype=torch.float16, kind=kind)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < (1.25 if scattered else 1.05) * mask.nbytes
 
 
 @pytest.mark.parametrize("kind", KINDS)
