@@ -47,8 +47,6 @@ def paint_on_host(mask: torch.Tensor, intervals: Intervals, values: Values) -> N
     """Write a (B, S, S) mask on the CPU from intervals within runs, whose ends never fall along a row."""
     allowed, blocked = value_bits(values, mask.dtype)
     cells = mask.view(TORCH_BITS[mask.dtype.itemsize])
-    if not mask.numel():
-        return
     for square, low, high in zip(cells.unbind(), intervals.low, intervals.high, strict=True):
         _paint_square(square, low, high, allowed, blocked)
 
