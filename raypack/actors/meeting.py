@@ -10,6 +10,9 @@ from typing import Any
 from raypack.actors.ending import end_soon
 from raypack.actors.save_point import SavePoint
 
+_ENDED = 16
+"""Topics that are kept after all ranks have taken their words."""
+
 
 @dataclass(slots=True)
 class _Topic:
@@ -24,6 +27,7 @@ class Meeting:
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
         self._topics: dict[str, _Topic] = {}
+        self._ended: dict[str, _Topic] = {}
         self._save_points: dict[tuple[int, int], SavePoint] = {}
         self._left: set[int] = set()
         self._all_left = asyncio.Event()
@@ -35,7 +39,7 @@ class Meeting:
         Returns:
             All words by rank and no missing ranks; or no words and the ranks that did not come in time.
         """
-        spot = self._topics.setdefault(topic, _Topic())
+        spot = self._topic(topic)
         spot.words[rank] = word
         if len(spot.words) == self._world_size:
             spot.complete.set()
@@ -44,16 +48,16 @@ class Meeting:
         except asyncio.TimeoutError:
             if not spot.complete.is_set():
                 return [], sorted(set(range(self._world_size)) - set(spot.words))
-        spot.taken.add(rank)
-        if len(spot.taken) == self._world_size:
-            self._topics.pop(topic, None)
+        self._taken(topic, spot, rank)
         return [spot.words[r] for r in range(self._world_size)], []
 
     async def propose_save(self, number: int, attempt: int, rank: int, step: int, slow: bool = False) -> int:
         """Tell where a rank stands and wait for the step after which all are to save; see `SavePoint`."""
-        for (other, earlier), point in self._save_points.items():
+        for (other, earlier), point in list(self._save_points.items()):
             if (other, earlier) < (number, attempt):
                 point.supersede()
+            if other < number - 1:
+                del self._save_points[other, earlier]
         return await self._save_point(number, attempt).propose(rank, step, slow)
 
     async def answer_save(self, number: int, attempt: int, rank: int, accepts: bool) -> bool:
@@ -71,13 +75,22 @@ class Meeting:
 
     async def tell(self, topic: str, rank: int, word: Any) -> None:
         """Take a rank's word to a topic; the rank does not wait for those of others."""
-        spot = self._topics.setdefault(topic, _Topic())
+        spot = self._topic(topic)
         spot.words[rank] = word
-        spot.taken.add(rank)
         if len(spot.words) == self._world_size:
             spot.complete.set()
-        if len(spot.taken) == self._world_size:
-            self._topics.pop(topic, None)
+        self._taken(topic, spot, rank)
+
+    def _topic(self, topic: str) -> _Topic:
+        return self._ended.get(topic) or self._topics.setdefault(topic, _Topic())
+
+    def _taken(self, topic: str, spot: _Topic, rank: int) -> None:
+        """Learn that a rank waits no more; keep the last topics, for calls that are put again."""
+        spot.taken.add(rank)
+        if len(spot.taken) == self._world_size and topic in self._topics:
+            self._ended[topic] = self._topics.pop(topic)
+            if len(self._ended) > _ENDED:
+                del self._ended[next(iter(self._ended))]
 
     async def leave(self, rank: int) -> None:
         """Learn that a rank meets no more; the actor ends with the last of them."""

@@ -38,6 +38,7 @@ class MeetingPoint:
     def __init__(self, actor: Any, rank: int) -> None:
         self._actor, self.rank = actor, rank
         self._said: deque[tuple[str, tuple[Any, ...]]] = deque(maxlen=_REPEATED)
+        self._asked: tuple[int, int, Any] | None = None
 
     def meet(self, topic: str, word: Any, *, timeout_s: float, what: str, remind: bool = True) -> list[Any]:
         """Put a word to a topic and return everyone's, by rank.
@@ -60,7 +61,14 @@ class MeetingPoint:
                 what,
                 timeout_s,
             )
-        words, missing = ray.get(call, timeout=timeout_s + _GRACE_S)
+        try:
+            words, missing = ray.get(call, timeout=timeout_s + _GRACE_S)
+        except ray.exceptions.GetTimeoutError as error:  # the call was sent again, and waits anew
+            raise LoaderError(
+                f"rank {self.rank} waited {timeout_s + _GRACE_S:g} s in {what} for other ranks; the meeting "
+                f"began again meanwhile and cannot say which: {what} must be called by every rank, equally "
+                "often"
+            ) from error
         if missing:
             ranks = ", ".join(map(str, missing))
             raise LoaderError(
@@ -82,11 +90,9 @@ class MeetingPoint:
 
     def answer_save(self, number: int, attempt: int, accepts: bool) -> Any:
         """Return a reference to whether all ranks save."""
-        return self._actor.answer_save.remote(number, attempt, self.rank, accepts)
-
-    def save_settled(self, number: int, attempt: int, outcome: bool) -> None:
-        """Keep the answer that this rank has got, for ranks that have not."""
-        self._keep("settle_save", number, attempt, outcome)
+        outcome = self._actor.answer_save.remote(number, attempt, self.rank, accepts)
+        self._asked = number, attempt, outcome
+        return outcome
 
     def leave(self) -> None:
         """Meet no more; the actor ends with the last rank."""
@@ -101,6 +107,15 @@ class MeetingPoint:
     def _keep(self, method: str, *words: Any) -> None:
         self._said.append((method, words))
 
+    def _repeat(self) -> None:
+        """Repeat this rank's words, and the answer it has got to its last question, read or not."""
+        for method, words in list(self._said):
+            getattr(self._actor, method).remote(*words)
+        if self._asked is not None:
+            number, attempt, outcome = self._asked
+            if ray.wait([outcome], timeout=0)[0]:
+                self._actor.settle_save.remote(number, attempt, bool(ray.get(outcome)))
+
     def _watch(self) -> None:
         known, life = None, ""
         while life != known:
@@ -110,10 +125,12 @@ class MeetingPoint:
             except ray.exceptions.RayError as error:
                 logger.debug("the meeting has ended for good: %s", error)  # who calls it next is told
                 return
-            if known is not None and life != known:
-                logger.warning("the meeting of the ranks began again; rank %d repeats its words", self.rank)
-                for method, words in list(self._said):
-                    getattr(self._actor, method).remote(*words)
+            if life != known:
+                if known is not None:
+                    logger.warning(
+                        "the meeting of the ranks began again; rank %d repeats its words", self.rank
+                    )
+                self._repeat()  # the first time too: the life that answers may be the second
 
 
 _kept: list[Any] = []

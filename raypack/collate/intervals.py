@@ -151,6 +151,7 @@ def key_intervals(
     elif kind == "prefix":
         high = library.minimum(library.maximum(places + 1, prefix), runs.stops)
     if window is not None:
+        window = min(window, len(places))  # larger ones are the same, and would overflow
         low = library.maximum(low, places - (window - 1))
         high = library.minimum(high, places + window)
     padding = runs.ids == 0

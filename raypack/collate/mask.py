@@ -62,7 +62,8 @@ def build_attention_mask(
             sees its first ``prefix_lengths`` tokens).
         window: a query sees keys less than this many tokens away, itself included; None: all.
         prefix_lengths: (documents,) with offsets, (B, D) with segment ids: tokens of each document's
-            prefix; the entry of segment id d is d - 1.
+            prefix; the entry of segment id d is d - 1, and a document
+            in several stretches has the prefix in each.
         pad_rows: ``"blocked"``: padding sees nothing; ``"self"``: a padding token sees itself, for
             kernels that give NaN where nothing may be seen. Nothing ever sees padding otherwise.
 
@@ -147,7 +148,7 @@ def _total(offsets: torch.Tensor, total: int | None) -> int:
     last = int(edges[-1])
     falls = edges[:-1] >= edges[1:]
     if falls.any():
-        falls &= edges[1:] != last
+        falls &= (edges[1:] != last) | (edges[:-1] > last)
         at = int(falls.argmax())
         if falls[at]:
             raise BatchError(f"cu_seqlens must rise, got {edges[at]} >= {edges[at + 1]} at index {at}")
@@ -171,7 +172,7 @@ def _prefix(runs: Runs, kind: str, prefix_lengths: Integers | None) -> Array | N
         )
     if lengths.device.type == "cpu" and lengths.numel() and lengths.min() < 0:
         raise BatchError(f"prefix_lengths must not be negative, got {int(lengths.min())}")
-    return prefix_stops(runs, lengths)
+    return prefix_stops(runs, lengths.clamp(max=runs.ids.shape[1]))  # larger ones would overflow
 
 
 def _scattered(runs: Runs) -> bool:

@@ -67,7 +67,7 @@ def spans(
         starts[here] = np.asarray(shard.starts)[rows[here]]
         ends[here] = np.asarray(shard.ends)[rows[here]]
         sizes[here] = len(shard.input_ids)
-    wrong = (ends - starts != lengths) | (starts < 0) | (ends > sizes)
+    wrong = (ends - starts != lengths) | (lengths < 0) | (starts < 0) | (ends > sizes)
     return starts, ends, np.flatnonzero(wrong)
 
 

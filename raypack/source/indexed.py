@@ -47,7 +47,7 @@ class IndexedFiles(SourceFiles):
         rows = slice(self._first_rows[number], self._first_rows[number + 1])
         starts, lengths = (table[rows].astype(np.int64) for table in self._places())
         ends = starts + lengths
-        if starts.min() < 0 or ends.max() > len(input_ids):
+        if starts.min() < 0 or lengths.min() < 0 or ends.max() > len(input_ids):
             raise SourceError(
                 f"{self._index.starts.file} of {self.folder.label} points outside {self.name_of(number)}; "
                 "index the files again"

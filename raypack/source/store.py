@@ -267,7 +267,7 @@ class ArrowSource:
         for at, (number, row, length) in self._in_turn(numbers, asked):
             shard = mapped[number] or self._shards.get(number)
             start, end = shard.starts[row], shard.ends[row]
-            if end - start != length or start < 0 or end > len(shard.input_ids):
+            if end - start != length or length < 0 or start < 0 or end > len(shard.input_ids):
                 raise self._disagreement(int(rows[at]), number, start, end)
             input_ids[at] = shard.input_ids[start:end]
             if shard.labels is not None:

@@ -133,9 +133,7 @@ class Saver:
             self._outcome = self._meeting.answer_save(self._saves, self._attempt, step <= self._step)
         if step < self._step:
             return False
-        saves = bool(ray.get(self._outcome))
-        self._meeting.save_settled(self._saves, self._attempt, saves)
-        if saves:
+        if ray.get(self._outcome):
             return True
         self._attempt += 1
         if self._attempt == _MOST_ATTEMPTS:

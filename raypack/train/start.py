@@ -75,11 +75,27 @@ def get_loader(
     torch_device = torch.device(device) if device is not None else ray.train.torch.get_device()
     label = _label(place, name)
     meeting = join_meeting(place.world_size, place.rank, name=place.actor_name("meeting", label))
+    try:
+        return _open(recipe, name, place, torch_device, allowed, meeting, label)
+    except BaseException:  # whatever ends it: nobody meets for this loader any more
+        meeting.leave()
+        raise
+
+
+def _open(
+    recipe: PackedData,
+    name: str | None,
+    place: Place,
+    device: torch.device,
+    allowed: frozenset[str],
+    meeting: MeetingPoint,
+    label: str,
+) -> PackedLoader:
     source = _open_everywhere(meeting, place, recipe)
     restored = _agree(meeting, place, source, recipe, name)
     _check_restored(recipe, source, place, restored, allowed)
     start = rank_start if recipe.deal == "rank" else global_start
-    deal, spec, pace = start(recipe, source, place, restored, torch_device)
+    deal, spec, pace = start(recipe, source, place, restored, device)
     whose = f"rank:{place.rank}" if recipe.deal == "rank" else place.node_id
     node_planner = start_planner(
         spec, name=place.actor_name(f"planner:{whose}", label), node_id=place.node_id
@@ -93,7 +109,7 @@ def get_loader(
         ledger=restored.ledger if restored else Ledger(),
         node_planner=node_planner,
         meeting=meeting,
-        device=torch_device,
+        device=device,
         pace=pace,
     )
 

@@ -280,7 +280,8 @@ class Step:
             index=self._index,
             epoch=self.epoch,
             batches=tuple(
-                TrainedBatch(row.indices, len(row.input_ids), count)
+                # Copied, for a view would keep the whole block of the row.
+                TrainedBatch(row.indices.copy(), len(row.input_ids), count)
                 for row, count in zip(self._taken, times, strict=True)
             ),
             retries=self._retries,

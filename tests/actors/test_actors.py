@@ -125,7 +125,8 @@ def test_a_meeting_that_died_between_two_answers_is_told_again_by_who_got_one():
     first, second = (join_meeting(2, rank, name="died") for rank in range(2))
     second.tell("t", "two")
     assert first.meet("t", "one", timeout_s=20, what="a test") == ["one", "two"]
-    first.save_settled(0, 0, True)
+    assert ray.get([point.answer_save(0, 0, True) for point in (first, second)]) == [True, True]
+    second._asked = None  # as if its answer had been lost
     actor = ray.get_actor("died")
     life = ray.get(actor.life.remote(None))
     ray.kill(actor, no_restart=False)

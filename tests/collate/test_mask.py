@@ -183,6 +183,8 @@ def test_boundaries_are_taken_as_list_array_or_tensor_of_any_integer_dtype():
         ({"cu_seqlens": []}, "non-empty"),
         ({"cu_seqlens": [1, 2]}, "start at 0, got 1"),
         ({"cu_seqlens": [0, 3, 3, 5]}, "must rise, got 3 >= 3 at index 1"),
+        ({"cu_seqlens": [0, 5, 3]}, "must rise, got 5 >= 3 at index 1"),
+        ({"cu_seqlens": [0, 4, -1], "total": 4}, "must rise, got 4 >= -1 at index 1"),
         ({"cu_seqlens": [0, 3], "total": 2}, "total must hold the 3 tokens of cu_seqlens, got 2"),
         ({"cu_seqlens": [[0, 3]]}, r"cu_seqlens must be 1-D, got shape \(1, 2\)"),
         ({"segment_ids": [1, 1]}, r"segment_ids must be 2-D, got shape \(2,\)"),
@@ -216,3 +218,14 @@ def test_what_does_not_fit_is_refused(options, message):
 def test_wrong_types_are_refused(arguments, message):
     with pytest.raises(TypeError, match=message):
         build_attention_mask(*arguments)
+
+
+@pytest.mark.parametrize("kind", ["causal", "bidirectional"])
+@pytest.mark.parametrize("window", [300, 2**63 - 1, 2**70])
+def test_a_window_larger_than_the_row_is_none(kind, window):
+    for ids in ([[1] * 200 + [2] * 100], [[1, 2, 1, 0] * 75]):
+        masks = [
+            build_attention_mask(segment_ids=ids, dtype=torch.bool, kind=kind, window=one)
+            for one in (window, None)
+        ]
+        assert torch.equal(*masks)

@@ -55,6 +55,12 @@ def test_examples_of_another_length_and_outside_of_their_shard_are_named():
     assert wrong.tolist() == [1, 2]
 
 
+def test_a_negative_length_is_wrong_even_where_its_shard_agrees():
+    shard = shard_of([[1, 2], [3]])
+    shard.ends[1] = 0
+    assert spans([shard], np.zeros(1, np.int64), np.array([1]), np.array([-2], np.int32))[2].tolist() == [0]
+
+
 def test_what_is_not_mapped_or_not_int32_or_too_large_or_scattered_is_taken_otherwise(monkeypatch):
     plain = shard_of([[1, 2], [3]], labels=True)
     assert can_gather([plain], 16)

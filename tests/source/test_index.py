@@ -378,6 +378,17 @@ def test_starts_that_point_outside_are_refused(tmp_path, kind, starts):
         open_source(tmp_path / "s").verify_contents()
 
 
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_negative_length_of_a_damaged_table_is_refused(tmp_path, kind):
+    make_source(tmp_path / "s", kind, [ROWS])
+    path = tmp_path / "s" / "lengths.i32"
+    lengths = np.fromfile(path, "<i4")
+    lengths[1] = -1
+    lengths.tofile(path)
+    with pytest.raises(SourceError, match=r"starts\.i32 of .* points outside part"):
+        open_source(tmp_path / "s").take_flat(range(4))
+
+
 @pytest.mark.parametrize("change", [{"part": 9}, {"part": 10**6}, {"values": 99}])
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_part_that_is_not_there_is_refused(tmp_path, kind, change):

@@ -126,8 +126,7 @@ def test_a_rank_that_learns_of_the_step_too_late_does_not_save_there_and_all_try
 
 
 def test_a_rank_whose_answer_was_lost_with_the_meeting_saves_where_the_others_do(monkeypatch):
-    futures = SimpleNamespace(get=lambda f: f.result(20), exceptions=ray.exceptions)
-    monkeypatch.setattr(meeting_point, "ray", futures)
+    monkeypatch.setattr(meeting_point, "ray", saving.ray)
     monkeypatch.setattr(meeting_module, "end_soon", lambda: asyncio.sleep(0))
     ranks = Ranks(2, 0)
     for rank, saver in enumerate(ranks.savers):
@@ -139,11 +138,13 @@ def test_a_rank_whose_answer_was_lost_with_the_meeting_saves_where_the_others_do
             saver.boundary(ranks.at)
         for saver in ranks.savers:
             saver._proposal.result(5)
-    ranks.at = 7
-    ranks.savers[0].boundary(7)
+    assert ranks.savers[0]._outcome.result(5)  # here, and not read before the end of the step
+    ranks.savers[1]._meeting._asked = None
     ranks.meeting.die()
     ranks.savers[1]._outcome = ranks.savers[1]._meeting.answer_save(0, 0, True)  # sent again, as by Ray
-    ranks.savers[1].boundary(7)
+    ranks.at = 7
+    for saver in reversed(ranks.savers):
+        saver.boundary(7)
     assert ranks.saved == [[7], [7]]
     for saver in ranks.savers:
         ranks.meeting.leave.remote(saver._meeting.rank)

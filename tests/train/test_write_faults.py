@@ -38,7 +38,12 @@ def local(monkeypatch, tmp_path):
     def wait(futures, timeout):
         return [future for future in futures if future.result(timeout) or True], []
 
-    get = SimpleNamespace(get=lambda future, timeout: future.result(timeout), wait=wait, is_initialized=bool)
+    get = SimpleNamespace(
+        get=lambda future, timeout: future.result(timeout),
+        wait=wait,
+        exceptions=ray.exceptions,
+        is_initialized=bool,
+    )
     monkeypatch.setattr(meeting_point, "ray", get)
     monkeypatch.setattr(meeting_module, "end_soon", _nothing)
     monkeypatch.setattr(uploading, "WAITS_S", (0.01, 0.02, 0.03))
