@@ -229,3 +229,13 @@ def test_a_window_larger_than_the_row_is_none(kind, window):
             for one in (window, None)
         ]
         assert torch.equal(*masks)
+
+
+def test_a_prefix_larger_than_the_row_is_the_whole_document():
+    for length in (300, 2**63 - 1):
+        mask = build_attention_mask([0, 2, 5], dtype=torch.bool, kind="prefix", prefix_lengths=[0, length])
+        assert mask[0, 0].int().tolist() == [
+            [1, 0, 0, 0, 0],
+            [1, 1, 0, 0, 0],
+            *[[0, 0, 1, 1, 1]] * 3,
+        ]

@@ -101,3 +101,18 @@ def test_lengths_that_do_not_agree_with_a_mapped_shard_are_refused(tmp_path):
     source.take_flat([0])
     with pytest.raises(SourceError, match=r"example 1 lies at tokens 2 to 3 of shard-000000\.arrow"):
         source.take_flat([0] * 20 + [1, 2])
+
+
+@pytest.mark.parametrize("times", [1, 20])
+def test_offsets_that_fall_are_refused_though_the_table_of_lengths_agrees(tmp_path, times):
+    rows = pa.table({"input_ids": pa.array([[1, 2], [3], [4, 5, 6]], LISTS)})
+    make_source(tmp_path / "s", "store", [rows])
+    shard = tmp_path / "s" / "shard-000000.arrow"
+    good, damaged = (np.array(offsets, "<i8").tobytes() for offsets in ([0, 2, 3, 6], [0, 2, 1, 6]))
+    assert shard.read_bytes().count(good) == 1
+    shard.write_bytes(shard.read_bytes().replace(good, damaged))
+    np.array([2, -1, 5], "<i4").tofile(tmp_path / "s" / "lengths.i32")
+    source = open_source(tmp_path / "s")
+    source.take_flat([0])
+    with pytest.raises(SourceError, match=r"example 1 lies at tokens 2 to 1 of shard-000000\.arrow"):
+        source.take_flat([1, 0] * times)
