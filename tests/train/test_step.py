@@ -415,7 +415,6 @@ def test_what_a_step_has_trained_keeps_nothing_of_the_block_it_came_in():
     rows = [row(0), row(1, indices=(2,)), row(2, indices=())]
     one = step(rows=rows)
     list(one)
-    one.commit()
     trained = one.trained().batches
     assert [batch.indices.tolist() for batch in trained] == [r.indices.tolist() for r in rows]
     assert not any(np.shares_memory(batch.indices, r.indices) for batch, r in zip(trained, rows, strict=True))
