@@ -91,6 +91,7 @@ def _open(
     meeting: MeetingPoint,
     label: str,
 ) -> PackedLoader:
+    """Return the loader once all ranks have met; see `get_loader`."""
     source = _open_everywhere(meeting, place, recipe)
     restored = _agree(meeting, place, source, recipe, name)
     _check_restored(recipe, source, place, restored, allowed)

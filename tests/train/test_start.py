@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from raypack.errors import CheckpointError, LoaderError
-from raypack.train import PackedData
+from raypack.errors import CheckpointError, LoaderError, SourceError
+from raypack.train import PackedData, start
 from raypack.train.data_config import PackedShard
 from raypack.train.start import _check_restored, _checked_changes, _who_lacks, get_loader
 from tests.conftest import long_tailed
-from tests.train.local_run import place_of
+from tests.train.local_run import Nobody, place_of
 from tests.train.state_factory import trained
 
 
@@ -70,3 +70,20 @@ def test_what_may_change_is_checked_at_the_door():
 def test_a_shard_of_a_data_config_opens_with_all_that_get_loader_takes():
     ours, whole = (list(inspect.signature(one).parameters) for one in (PackedShard.open, get_loader))
     assert ours[1:] == whole[1:]
+
+
+def test_a_loader_that_cannot_be_opened_leaves_its_meeting(tmp_path, monkeypatch):
+    left = []
+
+    class Alone(Nobody):
+        def meet(self, topic, word, **_):
+            return [word]
+
+        def leave(self):
+            left.append(self.rank)
+
+    monkeypatch.setattr(start.Place, "current", lambda: place_of(0, 1))
+    monkeypatch.setattr(start, "join_meeting", lambda *_, **__: Alone())
+    with pytest.raises(SourceError, match="cannot be opened on any node"):
+        get_loader(PackedData(source=tmp_path / "none", maximum_tokens=64), device="cpu")
+    assert left == [0]
