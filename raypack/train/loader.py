@@ -245,6 +245,7 @@ class PackedLoader:
             world_size=self._place.data_world_size,
             source_path=self._recipe.source_path,
             source=self._source.summary(),
+            goal=self._recipe.goal,
             plan=self._deal.plan(),
             ledger=self._ledger.extended(attempt, epochs),
         )

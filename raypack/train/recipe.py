@@ -16,6 +16,7 @@ from raypack.source import ArrowSource
 from raypack.source.job_folder import refuse_job_folder
 from raypack.source.location import absolute, refuse_secret
 from raypack.train.counting import count_steps
+from raypack.train.goal import Goal
 
 _BLOCK_TOKENS = 1 << 20
 _BLOCK_ROWS = 64
@@ -107,8 +108,8 @@ class PackedData:
         if self.batches_per_step is not None and self.tokens_per_step is not None:
             raise SamplerError("batches_per_step and tokens_per_step say the same: give one of them")
         optional_integer("seed", self.seed, minimum=0, maximum=2**64 - 1)
-        integer("epochs", self.epochs, minimum=1)
-        optional_integer("max_steps", self.max_steps, minimum=1)
+        integer("epochs", self.epochs, minimum=1, maximum=2**62)
+        optional_integer("max_steps", self.max_steps, minimum=1, maximum=2**62)
         optional_integer("ahead", self.ahead, minimum=1)
 
     def _check_packing(self) -> None:
@@ -143,6 +144,11 @@ class PackedData:
     def cost(self) -> AttentionCost:
         """Weights of the balance over ranks."""
         return AttentionCost.of(self.attention_cost)
+
+    @property
+    def goal(self) -> Goal:
+        """When the run is complete."""
+        return Goal(epochs=self.epochs, max_steps=self.max_steps)
 
     def order_of(self, source: ArrowSource) -> str:
         """Kind of the epoch's order, ``full`` or ``block``, for a source where the recipe leaves it open."""

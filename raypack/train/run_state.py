@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the data: where the plan stands, the source's summary, the ledger."""
+"""What a checkpoint holds of the data: the goal, where the plan stands, the source's summary, the ledger."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from raypack.arguments import integer, shown, text
 from raypack.batching.state import TokenBatchState
 from raypack.batching.step_state import StepPlannerState
 from raypack.errors import CheckpointError
+from raypack.train.goal import Goal
 from raypack.train.ledger import Ledger, exact_fields
 from raypack.train.rank_plan import RankPlan
 
@@ -26,6 +27,7 @@ _FIELDS = (
     "step",
     "source_path",
     "source",
+    "goal",
     "plan",
     "ledger",
 )
@@ -38,6 +40,7 @@ def state_values(
     world_size: int,
     source_path: str,
     source: dict[str, Any],
+    goal: Goal,
     plan: dict[str, Any],
     ledger: Ledger,
 ) -> dict[str, Any]:
@@ -51,6 +54,7 @@ def state_values(
         "step": ledger.steps,
         "source_path": source_path,
         "source": source,
+        "goal": goal.to_dict(),
         "plan": plan,
         "ledger": ledger.to_dict(),
     }
@@ -67,6 +71,8 @@ class RunState:
     source_path: str
     source: dict[str, Any]
     """The source's summary, so that a resume can say what changed."""
+    goal: Goal
+    """When the run is complete."""
     plan: StepPlannerState | RankPlan
     """Where the run stands: the global plan, or what is left of the ranks' shards."""
     ledger: Ledger
@@ -101,6 +107,7 @@ class RunState:
             world_size=self.world_size,
             source_path=self.source_path,
             source=self.source,
+            goal=self.goal,
             plan=self.plan.to_dict(),
             ledger=self.ledger,
         )
@@ -126,6 +133,7 @@ class RunState:
                 world_size=record["world_size"],
                 source_path=record["source_path"],
                 source=record["source"],
+                goal=Goal.from_dict(record["goal"]),
                 plan=StepPlannerState.from_dict(plan) if ranks is None else RankPlan.of(plan, ranks),
                 ledger=Ledger.from_dict(record["ledger"]),
             )

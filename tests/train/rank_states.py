@@ -8,6 +8,7 @@ from raypack.batching.sampler import StatefulTokenBatchSampler
 from raypack.sampling.receipt import Receipt, receipt_key
 from raypack.sampling.sampler import StatefulShardSampler
 from raypack.train.checkpoint_files import loader_folder, write_manifest, write_rank, write_state
+from raypack.train.goal import Goal
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
 from raypack.train.run_state import state_values
 
@@ -46,6 +47,7 @@ def write_ranks(directory, source, samplers, receipt, *, steps=4, name=None, non
         world_size=world_size,
         source_path=source.path,
         source=source.summary(),
+        goal=Goal(epochs=1),
         plan={"epoch": 0, "steps": steps, "batches_per_step": world_size},
         ledger=Ledger((attempt,), (EpochEntry(epoch=0, steps=steps, receipt=receipt),)),
     )

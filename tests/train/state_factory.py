@@ -4,11 +4,12 @@ from raypack.batching.options import TokenBatchOptions
 from raypack.batching.step_planner import StepPlanner
 from raypack.sampling.receipt import Receipt, receipt_key
 from raypack.train.checkpoint_files import checkpoint_name, loader_folder, write_manifest, write_state
+from raypack.train.goal import Goal
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
 from raypack.train.run_state import RunState
 
 
-def trained(source, *, steps=None, epochs=1, world_size=2, nonce="a" * 32, budget=64, change=None):
+def trained(source, *, steps=None, epochs=1, world_size=2, nonce="a" * 32, budget=64, change=None, goal=None):
     """Return the state of a run that has trained some steps of its last epoch, and all before.
 
     ``change(step, batch)`` says how often a batch was really trained; once where it is None.
@@ -43,6 +44,7 @@ def trained(source, *, steps=None, epochs=1, world_size=2, nonce="a" * 32, budge
         world_size=world_size,
         source_path=source.path,
         source=source.summary(),
+        goal=goal or Goal(epochs=epochs),
         plan=planner.state(),
         ledger=ledger,
     )

@@ -18,6 +18,7 @@ from raypack.report import verify
 from raypack.sampling.receipt import Receipt, receipt_key
 from raypack.sampling.sampler import StatefulShardSampler
 from raypack.train.checkpoint_files import loader_folder, write_manifest, write_rank, write_state
+from raypack.train.goal import Goal
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
 from raypack.train.rank_deal import RankDeal
 from raypack.train.rows import Rows
@@ -171,6 +172,7 @@ def _checkpoint(directory, source, world, ledger):
         world_size=world.size,
         source_path=source.path,
         source=source.summary(),
+        goal=Goal(epochs=2),
         plan=world.deals[0].plan(),
         ledger=ledger,
     )
