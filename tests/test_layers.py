@@ -10,7 +10,7 @@ import pytest
 import raypack
 
 PACKAGE = Path(raypack.__file__).parent
-BASE = ("errors", "arguments", "version")
+BASE = ("errors", "arguments", "arrays", "compiled", "version")
 LAYERS = (
     *BASE,
     "sampling",

@@ -10,9 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from raypack.batching.greedy import greedy_ends
-from raypack.batching.limits import Limits
-from raypack.batching.options import TokenBatchOptions
+from raypack.batching.greedy import greedy_ends, kernel_limits
+from raypack.batching.options import TokenBatchLayout, TokenBatchOptions
 from raypack.batching.rooms import Rooms
 
 
@@ -29,26 +28,27 @@ def best_fit_bins(lengths: NDArray[np.int32], options: TokenBatchOptions) -> tup
     Returns:
         (n,) int64 numbers in [0, bins), each of them used, and bins.
     """
-    limits = Limits.of(options)
     longest_first = np.argsort(-lengths.astype(np.int64), kind="stable")
     ordered = lengths[longest_first]
-    if limits.padded:
+    if options.layout is TokenBatchLayout.PADDED:
         sizes = np.diff(greedy_ends(ordered, options), prepend=0)
         owners, count = np.repeat(np.arange(len(sizes)), sizes), len(sizes)
     else:
-        owners, count = _best_fit_decreasing(ordered, limits)
+        owners, count = _best_fit_decreasing(ordered, options)
     bins = np.empty(len(lengths), np.int64)
     bins[longest_first] = owners
     return bins, count
 
 
-def _best_fit_decreasing(ordered: NDArray[np.int32], limits: Limits) -> tuple[NDArray[np.int64], int]:
+def _best_fit_decreasing(
+    ordered: NDArray[np.int32], options: TokenBatchOptions
+) -> tuple[NDArray[np.int64], int]:
     """Return the bin of each example; ``ordered`` falls.
 
     Examples of one length go in together: a bin that takes one of them has the least room, so it is
     also the best for the next as long as that fits.
     """
-    budget, most, _ = limits
+    budget, most = kernel_limits(options)
     alone = int(np.searchsorted(-ordered.astype(np.int64), -(budget // 2)))  # no two of them fit one bin
     owners = list(range(alone))
     if alone == len(ordered) or most == 1:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from raypack.batching.greedy import greedy_ends, plans_from_ends
+from raypack.batching.figures import plans_from_ends
+from raypack.batching.greedy import greedy_ends
 from raypack.batching.lengths import LengthTable
 from raypack.batching.options import TokenBatchOptions
 from raypack.batching.plan import TokenBatchPlan
@@ -80,7 +81,8 @@ class BatchChain:
         """Return the ends of one batch or more, found among the next ``stretch`` slots."""
         while True:
             stop = min(slot + stretch, self._size)
-            ends = greedy_ends(self._lengths[self._reader.between(slot, stop)], self._options) + slot
+            indices = self._reader.between(slot, stop)
+            ends = greedy_ends(self._lengths[indices], self._options, indices) + slot
             if stop == self._size:
                 return ends
             if len(ends) > 1:

@@ -65,7 +65,7 @@ class GreedyPacker:
             stop = min(position + size, total)
             indices = self._order.slice(position, stop)
             lengths = self._lengths.array[indices]
-            ends = greedy_ends(lengths, self._options)
+            ends = greedy_ends(lengths, self._options, indices)
             if stop < total:
                 ends = ends[:-1]  # the budget may not have closed the last one
             if len(ends):

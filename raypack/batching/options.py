@@ -63,13 +63,21 @@ class TokenBatchOptions:
         index = table.first_outside(1, self.maximum_tokens)
         if index is None:
             return
-        length = int(table.array[index])
-        if length == 0:
-            raise SamplerError(
-                f"lengths must be at least 1, got 0 at index {index}; "
+        raise self.refusal(int(table.array[index]), index)
+
+    def refusal(self, length: int, index: int) -> SamplerError:
+        """Return the error that names an example which fits no batch.
+
+        Args:
+            length: Its tokens.
+            index: Its index.
+        """
+        if length < 1:
+            return SamplerError(
+                f"lengths must be at least 1, got {length} at index {index}; "
                 "drop empty examples when preparing the source"
             )
-        raise SamplerError(
+        return SamplerError(
             f"lengths must be at most maximum_tokens = {self.maximum_tokens}, got {length} at index {index}; "
             "raise the budget, or split, truncate or drop long examples when preparing the source"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,6 +69,35 @@ class TokenBatchPlan:
         put(plan, "maximum_sequence_length", longest)
         put(plan, "token_slots", token_slots)
         return plan
+
+    @classmethod
+    def all_unchecked(
+        cls,
+        indices: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        real_tokens: list[int],
+        longest: list[int],
+        token_slots: list[int],
+    ) -> list[TokenBatchPlan]:
+        """Make the plans of batches that lie end to end; see `unchecked`.
+
+        Args:
+            indices: (n,) int64 source indices, batch after batch; the plans hold read-only views of it.
+            ends: (batches,) int64, one past each batch's last example.
+            real_tokens: The sum of each batch's lengths.
+            longest: The greatest of them.
+            token_slots: The cost.
+        """
+        view = indices.view()
+        view.flags.writeable = False
+        stops = ends.tolist()
+        parts = [view[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
+        plans = [object.__new__(cls) for _ in parts]
+        columns: tuple[list[Any], ...] = (parts, real_tokens, longest, token_slots)
+        for name, column in zip(cls.__slots__, columns, strict=True):
+            # A million plans a second: each field is set in one loop of the interpreter's own.
+            deque(map(getattr(cls, name).__set__, plans, column), maxlen=0)
+        return plans
 
     def __len__(self) -> int:
         """Return the number of examples."""

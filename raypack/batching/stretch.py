@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from raypack.batching.greedy import plans_from_ends
-from raypack.batching.options import TokenBatchLayout, TokenBatchOptions
+from raypack.batching.figures import BatchFigures
+from raypack.batching.options import TokenBatchOptions
 from raypack.batching.plan import TokenBatchPlan
 
 Boundary = tuple[int, int]
@@ -62,27 +61,11 @@ def stretch_of(
     """
     if not len(ends):
         return Stretch()
-    plans = plans_from_ends(indices, lengths, ends, options)
-    starts = np.concatenate([[0], ends[:-1]])
-    labels = lengths - 1 if supervised is None else supervised[indices]
-    return Stretch(
-        plans=plans,
-        squares=_square_sums(lengths, starts, plans, options),
-        supervised=np.add.reduceat(labels, starts, dtype=np.int64).tolist(),
-        ends=boundaries,
-    )
-
-
-def _square_sums(
-    lengths: npt.NDArray[np.int32],
-    starts: npt.NDArray[np.int64],
-    plans: Sequence[TokenBatchPlan],
-    options: TokenBatchOptions,
-) -> list[int]:
-    """Return Σ length² of each batch, exact for any lengths."""
-    if options.layout is TokenBatchLayout.PADDED:
-        return [plan.token_slots * plan.maximum_sequence_length for plan in plans]
-    wide = lengths.astype(np.int64)
-    if int(wide.max()) ** 2 * len(wide) >= 2**63:
-        return [int(total) for total in np.add.reduceat(wide.astype(object) ** 2, starts)]
-    return list(map(int, np.add.reduceat(wide * wide, starts)))
+    figures = BatchFigures.of(lengths, ends, options)
+    if supervised is None:
+        sizes = np.diff(ends, prepend=0).tolist()
+        labels = [tokens - size for tokens, size in zip(figures.real_tokens, sizes, strict=True)]
+    else:
+        starts = np.append(0, ends[:-1])
+        labels = np.add.reduceat(supervised[indices], starts, dtype=np.int64).tolist()
+    return Stretch(figures.plans(indices, ends), figures.squares, labels, boundaries)

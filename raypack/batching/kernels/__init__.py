@@ -1,0 +1,1 @@
+"""The compiled loops of batching; each file is imported by the functions that call it."""
