@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from raypack.batching.step_plan import StepCursor
 from raypack.errors import StreamError
 from raypack.train.rows import Rows
+
+if TYPE_CHECKING:
+    from raypack.source import ArrowSource
+    from raypack.train.ledger import Attempt
+    from raypack.train.recipe import PackedData
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +57,15 @@ class Deal(Protocol):
     @property
     def batches_per_step(self) -> int:
         """Batches of a step over all ranks."""
+
+    def count_steps(
+        self, recipe: PackedData, source: ArrowSource, attempts: Sequence[Attempt], done: int
+    ) -> int:
+        """Return the optimizer steps of the whole run, ``done`` of which are committed; see `count_run`.
+
+        Raises:
+            SamplerError: The deal does not know them in advance.
+        """
 
     def begin(self, rows: Rows) -> StepFacts | None:
         """Return the next step, or None at the end of the run.

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from raypack.batching.step_plan import StepCursor
 from raypack.batching.step_planner import StepPlanner
 from raypack.errors import StreamError
+from raypack.train.counting import count_run
 from raypack.train.deal import StepFacts, ended_early
 from raypack.train.rows import Rows
+
+if TYPE_CHECKING:
+    from raypack.source import ArrowSource
+    from raypack.train.ledger import Attempt
+    from raypack.train.recipe import PackedData
 
 
 class GlobalDeal:
@@ -34,6 +41,12 @@ class GlobalDeal:
     def batches_per_step(self) -> int:
         """Batches of every step but an epoch's last."""
         return self._planner.batches_per_step
+
+    def count_steps(
+        self, recipe: PackedData, source: ArrowSource, attempts: Sequence[Attempt], done: int
+    ) -> int:
+        """Return the optimizer steps of the whole run, as it stands and is planned now."""
+        return count_run(recipe, source, self._planner, attempts, done)
 
     def begin(self, rows: Rows) -> StepFacts | None:
         """Return the next step, or None at the end of the run.

@@ -98,8 +98,12 @@ class PackedLoader:
         return self._deal.batches_per_step
 
     def count_steps(self) -> int:
-        """Return the optimizer steps of the whole run; see `PackedData.count_steps`."""
-        return self._recipe.count_steps(self.batches_per_step)
+        """Return the optimizer steps of the whole run: those committed, and what is left as planned now.
+
+        Equal to `PackedData.count_steps` unless budget or ``batches_per_step`` has changed since the run
+        began; what an epoch has left under other terms is counted anew, a few million examples a second.
+        """
+        return self._deal.count_steps(self._recipe, self._source, self._ledger.attempts, self.steps_done)
 
     @property
     def steps_done(self) -> int:

@@ -8,8 +8,8 @@ batches, each for itself, and are counted once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,8 +17,14 @@ from raypack.actors.rank_steps import commit_examples
 from raypack.batching.sampler import StatefulTokenBatchSampler
 from raypack.batching.step_plan import StepCursor
 from raypack.errors import StreamError
+from raypack.train.counting import uncountable
 from raypack.train.deal import StepFacts, ended_early
 from raypack.train.rows import Rows
+
+if TYPE_CHECKING:
+    from raypack.source import ArrowSource
+    from raypack.train.ledger import Attempt
+    from raypack.train.recipe import PackedData
 
 Agree = Callable[[list[int]], list[int]]
 """Adds integers up over all data ranks; every process calls it once a step."""
@@ -69,6 +75,12 @@ class RankDeal:
     def batches_per_step(self) -> int:
         """Batches of a step over all ranks, as the run records it."""
         return self._batches_per_step
+
+    def count_steps(
+        self, recipe: PackedData, source: ArrowSource, attempts: Sequence[Attempt], done: int
+    ) -> int:
+        """Refuse: how many steps are left depends on the workers to come."""
+        raise uncountable()
 
     def begin(self, rows: Rows) -> StepFacts | None:
         """Return the next step that all ranks train together, or None at the end of the run.
