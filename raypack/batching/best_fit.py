@@ -10,12 +10,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from raypack.arrays import read_only
 from raypack.batching.greedy import greedy_ends, kernel_limits
 from raypack.batching.options import TokenBatchLayout, TokenBatchOptions
-from raypack.batching.rooms import Rooms
 
 
-def best_fit_bins(lengths: NDArray[np.int32], options: TokenBatchOptions) -> tuple[NDArray[np.int64], int]:
+def best_fit_bins(
+    lengths: NDArray[np.int32], options: TokenBatchOptions, names: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.int64], int]:
     """Return the bin of each example, and how many bins there are.
 
     A pure function of its arguments. Among equal lengths the earlier example goes first, among bins
@@ -24,57 +26,27 @@ def best_fit_bins(lengths: NDArray[np.int32], options: TokenBatchOptions) -> tup
     Args:
         lengths: (n,) tokens of each example, 1 to the budget.
         options: The limits of a batch.
+        names: (n,) source indices, by which an error names an example; None is its place.
 
     Returns:
         (n,) int64 numbers in [0, bins), each of them used, and bins.
+
+    Raises:
+        SamplerError: an example is empty or over budget.
     """
-    longest_first = np.argsort(-lengths.astype(np.int64), kind="stable")
-    ordered = lengths[longest_first]
-    if options.layout is TokenBatchLayout.PADDED:
-        sizes = np.diff(greedy_ends(ordered, options), prepend=0)
-        owners, count = np.repeat(np.arange(len(sizes)), sizes), len(sizes)
-    else:
-        owners, count = _best_fit_decreasing(ordered, options)
-    bins = np.empty(len(lengths), np.int64)
-    bins[longest_first] = owners
-    return bins, count
+    from raypack.batching.kernels.best_fit import best_fit_decreasing, longest_first
 
-
-def _best_fit_decreasing(
-    ordered: NDArray[np.int32], options: TokenBatchOptions
-) -> tuple[NDArray[np.int64], int]:
-    """Return the bin of each example; ``ordered`` falls.
-
-    Examples of one length go in together: a bin that takes one of them has the least room, so it is
-    also the best for the next as long as that fits.
-    """
     budget, most = kernel_limits(options)
-    alone = int(np.searchsorted(-ordered.astype(np.int64), -(budget // 2)))  # no two of them fit one bin
-    owners = list(range(alone))
-    if alone == len(ordered) or most == 1:
-        return np.arange(len(ordered)), len(ordered)
-    smallest = int(ordered[-1])
-    rooms = Rooms((budget - ordered[:alone].astype(np.int64)).tolist())
-    held = [1] * alone
-    for length, count in _runs(ordered[alone:]):
-        while count:
-            found = rooms.take(length)
-            if found is None:
-                room, number = budget, len(held)
-                held.append(0)
-            else:
-                room, number = found
-            fitting = min(room // length, count, most - held[number])
-            owners += [number] * fitting
-            held[number] += fitting
-            count -= fitting
-            room -= fitting * length
-            if room >= smallest and held[number] < most:
-                rooms.put(room, number)
-    return np.array(owners, np.int64), len(held)
-
-
-def _runs(ordered: NDArray[np.int32]) -> list[tuple[int, int]]:
-    """Return (length, how many) of each run of equal lengths."""
-    ends = np.append(np.flatnonzero(np.diff(ordered)) + 1, len(ordered))
-    return list(zip(ordered[ends - 1].tolist(), np.diff(ends, prepend=0).tolist(), strict=True))
+    table = read_only(lengths, np.int32)
+    bins = np.empty(len(table), np.int64)
+    if options.layout is TokenBatchLayout.PADDED:
+        order = np.empty(len(table), np.int64)
+        count, wrong = 0, longest_first(table, budget, order)
+    else:
+        count, wrong = best_fit_decreasing(table, budget, most, bins)
+    if wrong >= 0:
+        raise options.refusal(int(table[wrong]), wrong if names is None else int(names[wrong]))
+    if options.layout is TokenBatchLayout.PADDED:
+        sizes = np.diff(greedy_ends(table[order], options), prepend=0)
+        bins[order], count = np.repeat(np.arange(len(sizes)), sizes), len(sizes)
+    return bins, count

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from raypack.arrays import read_only
 from raypack.batching.background import Background
 from raypack.batching.best_fit import best_fit_bins
 from raypack.batching.lengths import LengthTable
@@ -98,13 +99,13 @@ class WindowPacker:
         """Return how many batches the windows have that begin in [start, stop)."""
         total = 0
         for position in range(start, stop, self._window):
-            _, lengths, _ = self._rest(position)
-            total += best_fit_bins(lengths, self._options)[1]
+            indices, lengths, _ = self._rest(position)
+            total += best_fit_bins(lengths, self._options, indices)[1]
         return total
 
     def _pack(self, position: int) -> Stretch:
         indices, lengths, key = self._rest(position)
-        arranged, ends = _arranged(lengths, self._options, key)
+        arranged, ends = _arranged(indices, lengths, self._options, key)
         after = min(position + self._window, len(self._lengths))
         boundaries = [(position, number) for number in range(1, len(ends))] + [(after, 0)]
         lengths = lengths[arranged]
@@ -116,7 +117,7 @@ class WindowPacker:
         lengths = self._lengths.array[indices]
         repacked = self._repacked if position == self._position else ()
         for times, part in enumerate(repacked):
-            arranged, ends = _arranged(lengths, part.options, self._key(position, times))
+            arranged, ends = _arranged(indices, lengths, part.options, self._key(position, times))
             if part.batches >= len(ends):
                 raise _beyond((position, part.batches), len(ends))
             rest = np.sort(arranged[ends[part.batches - 1] :])
@@ -131,12 +132,16 @@ class WindowPacker:
 
 
 def _arranged(
-    lengths: npt.NDArray[np.int32], options: TokenBatchOptions, key: bytes | None
+    indices: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.int32],
+    options: TokenBatchOptions,
+    key: bytes | None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Pack a window.
 
     Args:
-        lengths: (n,) tokens of its examples, in the order of the epoch.
+        indices: (n,) source indices of its examples, in the order of the epoch.
+        lengths: (n,) tokens of each.
         options: The limits of a batch.
         key: Decides the order of the batches; None is by their first example.
 
@@ -144,15 +149,17 @@ def _arranged(
         (n,) int64 places of the examples, batch after batch and in the epoch's order inside each, and
         (batches,) int64 one past the last example of each batch.
     """
-    bins, count = best_fit_bins(lengths, options)
+    from raypack.batching.kernels.batches import batch_after_batch, ranks_by_first
+
+    bins, count = best_fit_bins(lengths, options, indices)
     if key is None:
-        _, first = np.unique(bins, return_index=True)
         ranks = np.empty(count, np.int64)
-        ranks[np.argsort(first)] = np.arange(count)
+        ranks_by_first(read_only(bins, np.int64), ranks)
     else:
         ranks = KeyedPermutation(key, count).at(np.arange(count))
-    ranked = ranks[bins]
-    return np.argsort(ranked, kind="stable"), np.cumsum(np.bincount(ranked, minlength=count))
+    places, ends = np.empty(len(bins), np.int64), np.empty(count, np.int64)
+    batch_after_batch(read_only(bins, np.int64), read_only(ranks, np.int64), places, ends)
+    return places, ends
 
 
 def _beyond(boundary: Boundary, batches: int) -> SamplerError:

@@ -258,3 +258,19 @@ def test_the_plan_of_a_seed_never_changes():
 
 GOLDEN = [[23, 35, 6], [5, 17, 39], [14, 9, 16, 10, 26, 34, 36, 30], [19, 21], [2, 0, 25, 3, 15], [27]]
 GOLDEN_ENDS = [(0, 2), (16, 0), (16, 2), (32, 0)]
+
+
+@pytest.mark.parametrize("layout", list(TokenBatchLayout))
+@pytest.mark.parametrize("packing", ["best_fit", "greedy"])
+@pytest.mark.parametrize("length", [0, -5, 5_000, 2**30])
+def test_a_table_that_its_manifest_does_not_tell_of_is_an_error_that_names_the_example(
+    packing, layout, length
+):
+    lengths = long_tailed(300).astype(np.int32)
+    lengths[211] = length
+    table = LengthTable(lengths, "known", minimum=1, minimum_index=0, maximum=64, maximum_index=1)
+    one = StepPlanner(
+        "s", table, TokenBatchOptions(64, None, layout), batches_per_step=4, packing=packing, seed=7
+    )
+    with pytest.raises(SamplerError, match=f"got {length} at index 211;"):
+        one.steps(0, 1000)
