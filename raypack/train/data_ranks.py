@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from raypack.arguments import shown, type_name
 from raypack.errors import LoaderError
+from raypack.train.ledger import EpochEntry
 from raypack.train.place import Place
 
 if TYPE_CHECKING:
@@ -86,7 +88,7 @@ def _dims(data_dim: str | Sequence[str] | None, names: tuple[str, ...]) -> tuple
 
 OTHER_EXAMPLES = (
     "has trained other examples than",
-    "peers must pass the same batches through step.sync or step.loss, equally often",
+    "peers must take and commit the same batches",
 )
 """What peers are told whose receipts differ, and the remedy."""
 OTHER_STATE = (
@@ -118,3 +120,30 @@ def by_data_rank(
                 f"rank {rank} {what} rank {first}, and both are data rank {data_rank}: {remedy}"
             )
     return [words[first] for first in firsts]
+
+
+def entries_by_data_rank(place: Place, words: Sequence[list[EpochEntry]]) -> list[list[EpochEntry]]:
+    """Return what each data rank has trained of each epoch; what any of its peers has observed counts.
+
+    Under pipeline parallelism the last stage alone has a loss. Peers are not compared step by step: of
+    peers that have observed different steps the one counts that has observed most.
+
+    Args:
+        place: Where this process stands.
+        words: The entries of each process, by rank.
+
+    Raises:
+        LoaderError: Peers have committed different examples.
+    """
+    equal = by_data_rank(place, [[replace(entry, observed=0) for entry in word] for word in words])
+    most = [[0] * len(entries) for entries in equal]
+    for word, data_rank in zip(words, place.data_ranks or range(place.world_size), strict=True):
+        most[data_rank] = [max(*both) for both in zip(most[data_rank], _observed(word), strict=True)]
+    return [
+        [replace(entry, observed=count) for entry, count in zip(entries, counts, strict=True)]
+        for entries, counts in zip(equal, most, strict=True)
+    ]
+
+
+def _observed(word: list[EpochEntry]) -> list[int]:
+    return [entry.observed for entry in word]

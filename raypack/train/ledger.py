@@ -91,11 +91,19 @@ class EpochEntry:
     """What the train loops of all ranks received and committed, added up."""
     refused: Refused = field(default_factory=Refused)
     """Steps that were begun again or skipped."""
+    batches: int = 0
+    """Batches with documents that were committed, over all data ranks; those of skipped steps not counted."""
+    observed: int = 0
+    """Those of them that were seen to be trained: a gradient reached their loss."""
 
     def __post_init__(self) -> None:
-        for name in ("epoch", "steps"):
+        for name in ("epoch", "steps", "batches", "observed"):
             value = integer(f"epoch.{name}", getattr(self, name), minimum=0, maximum=_LIMIT)
             object.__setattr__(self, name, value)
+        if self.observed > self.batches:
+            raise CheckpointError(
+                f"epoch.observed must be at most {self.batches}, the batches, got {self.observed}"
+            )
         check_record("epoch.receipt", self.receipt, Receipt)
         check_record("epoch.refused", self.refused, Refused)
 
@@ -110,14 +118,18 @@ class EpochEntry:
             steps=self.steps + other.steps,
             receipt=self.receipt + other.receipt,
             refused=self.refused + other.refused,
+            batches=self.batches + other.batches,
+            observed=self.observed + other.observed,
         )
 
     @classmethod
     def over_ranks(cls, entries: Sequence[EpochEntry]) -> EpochEntry:
-        """Return the entry of all ranks: steps are common to them, receipts add up."""
+        """Return the entry of all data ranks: steps are common to them, receipts and batches add up."""
         return replace(
             entries[0],
             receipt=sum((entry.receipt for entry in entries), Receipt()),
+            batches=sum(entry.batches for entry in entries),
+            observed=sum(entry.observed for entry in entries),
             refused=replace(
                 entries[0].refused, receipt=sum((entry.refused.receipt for entry in entries), Receipt())
             ),

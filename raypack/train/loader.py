@@ -21,7 +21,7 @@ from raypack.data.reader import ReadSpec
 from raypack.data.stream import Stream
 from raypack.errors import LoaderError
 from raypack.source import ArrowSource
-from raypack.train.data_ranks import OTHER_STATE, by_data_rank
+from raypack.train.data_ranks import OTHER_STATE, by_data_rank, entries_by_data_rank
 from raypack.train.deal import Deal, StepFacts
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
 from raypack.train.place import Place
@@ -241,7 +241,7 @@ class PackedLoader:
             options=self._recipe.options,
         )
         by_data_rank(self._place, [word["own"] for word in words], OTHER_STATE)
-        trained = by_data_rank(self._place, [word["epochs"] for word in words])
+        trained = entries_by_data_rank(self._place, [word["epochs"] for word in words])
         epochs = [EpochEntry.over_ranks(column) for column in zip(*trained, strict=True)]
         return state_values(
             deal=self._deal.kind,

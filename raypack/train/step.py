@@ -16,6 +16,7 @@ from raypack.collate.transfer import DevicePrefetcher
 from raypack.data.blocks import StreamRow
 from raypack.errors import LoaderError, StreamError
 from raypack.train.deal import StepFacts
+from raypack.train.gradient_flags import GradientFlags
 from raypack.train.gradient_sync import gradient_sync
 from raypack.train.rows import EMPTY_ROW, Rows
 from raypack.train.tally import TrainedBatch, TrainedStep
@@ -50,7 +51,7 @@ class Step:
         self._skipped = False
         self._micro_of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._synced = [0] * self.micro_batches
-        self._lost = [0] * self.micro_batches
+        self._flags = GradientFlags(self.micro_batches)
         self._committed = False
 
     @property
@@ -179,15 +180,34 @@ class Step:
             batch: The micro-batch that the logits are of.
 
         Returns:
-            A scalar; 0 with a zero gradient for every parameter where the batch is empty.
+            A scalar; 0 with a zero gradient for every parameter where the batch is empty. Once a gradient
+            reaches it the batch counts as seen to be trained; see `observe`.
         """
         micro = self._micro(batch, "loss")
         if not isinstance(logits, torch.Tensor):
             raise TypeError(
                 f"logits must be a tensor, got {type_name(logits)}: pass the model output's .logits"
             )
-        self._lost[micro] += 1
-        return next_token_loss_sum(logits, batch.labels) * self.loss_scale
+        loss = next_token_loss_sum(logits, batch.labels) * self.loss_scale
+        self._flags.watch(loss, micro)
+        return loss
+
+    def observe(self, loss: torch.Tensor, batch: PackedBatch) -> torch.Tensor:
+        """Return a loss of one's own as it is, watched: a gradient that reaches it shows the batch trained.
+
+        What `loss` returns is watched already. A step is refused at `commit` where some of its batches were
+        seen to be trained and others not; where nothing is watched, the audit tells that training was not
+        observed. Call it, and `loss`, outside of what ``torch.compile(fullgraph=True)`` compiles.
+
+        Args:
+            loss: A tensor that comes from this batch and goes into ``backward``, such as its summed loss.
+            batch: The micro-batch that it is of.
+        """
+        micro = self._micro(batch, "observe")
+        if not isinstance(loss, torch.Tensor):
+            raise TypeError(f"loss must be a tensor, got {type_name(loss)}")
+        self._flags.watch(loss, micro)
+        return loss
 
     def _micro(self, batch: PackedBatch, what: str) -> int:
         if not isinstance(batch, PackedBatch):
@@ -208,7 +228,8 @@ class Step:
         """Say that the optimizer has taken the step; from here on a checkpoint holds it.
 
         Raises:
-            LoaderError: Micro-batches were not taken, or the step is committed already.
+            LoaderError: Micro-batches were not taken, a gradient has reached the losses of some batches and
+                not of others, or the step is committed already.
         """
         self._check_uncommitted("committed")
         if self._given < self.micro_batches:
@@ -216,6 +237,7 @@ class Step:
                 f"step {self.index} has {self.micro_batches} micro-batches on this rank, but only "
                 f"{self._given} were taken before commit: iterate over the whole step"
             )
+        self._flags.check(self.index, [row.indices for row in self._taken])
         self._close()
 
     def retry(self) -> None:
@@ -232,7 +254,7 @@ class Step:
         self._given, self._retries = 0, self._retries + 1
         self._micro_of.clear()
         self._synced = [0] * self.micro_batches
-        self._lost = [0] * self.micro_batches
+        self._flags = GradientFlags(self.micro_batches)
 
     def skip(self) -> None:
         """Go on to the next step without having trained this one.
@@ -267,22 +289,14 @@ class Step:
         return self._facts
 
     def trained(self) -> TrainedStep:
-        """Return what this rank has trained of the step.
-
-        A batch counts as often as it went through `loss` or `sync`, whichever is more; where the loop
-        uses neither in the whole step, each batch counts once. A skipped step counts each batch once, as
-        skipped.
-        """
-        times = [*map(max, self._synced, self._lost)]
-        if self._skipped or not any(times):
-            times = [1] * len(times)
+        """Return what this rank has trained of the step: each batch once, and whether that was observed."""
         return TrainedStep(
             index=self._index,
             epoch=self.epoch,
             batches=tuple(
                 # Copied, for a view would keep the whole block of the row.
-                TrainedBatch(row.indices.copy(), len(row.input_ids), count)
-                for row, count in zip(self._taken, times, strict=True)
+                TrainedBatch(row.indices.copy(), len(row.input_ids), self._flags.reached(micro))
+                for micro, row in enumerate(self._taken)
             ),
             retries=self._retries,
             skipped=self._skipped,

@@ -22,8 +22,8 @@ class TrainedBatch:
     indices: npt.NDArray[np.int64]
     """Source indices, shape (documents,); never written."""
     tokens: int
-    times: int
-    """How often it was trained."""
+    observed: bool = False
+    """Whether a gradient reached its loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,13 @@ def entry_of(key: int, steps: Sequence[TrainedStep]) -> EpochEntry:
         steps: At least one.
     """
     skipped = [step for step in steps if step.skipped]
+    trained = [batch for step in steps if not step.skipped for batch in step.batches if len(batch.indices)]
     return EpochEntry(
         epoch=steps[0].epoch,
         steps=len(steps),
-        receipt=_receipt(key, [batch for step in steps if not step.skipped for batch in step.batches]),
+        receipt=_receipt(key, trained),
+        batches=len(trained),
+        observed=sum(batch.observed for batch in trained),
         refused=Refused(
             retries=sum(step.retries for step in steps),
             steps=len(skipped),
@@ -102,10 +105,8 @@ def entry_of(key: int, steps: Sequence[TrainedStep]) -> EpochEntry:
 
 
 def _receipt(key: int, batches: list[TrainedBatch]) -> Receipt:
-    """Return the receipt of batches; all that were trained equally often are hashed at once."""
-    total = Receipt()
-    for times in {batch.times for batch in batches}:
-        equal = [batch for batch in batches if batch.times == times]
-        indices = np.concatenate([batch.indices for batch in equal])
-        total += Receipt.of(key, indices, sum(batch.tokens for batch in equal)).times(times)
-    return total
+    """Return the receipt of batches, all hashed at once."""
+    if not batches:
+        return Receipt()
+    indices = np.concatenate([batch.indices for batch in batches])
+    return Receipt.of(key, indices, sum(batch.tokens for batch in batches))

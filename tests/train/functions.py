@@ -147,25 +147,6 @@ def _write_model(directory):
     (Path(directory) / "model.pt").write_text("x")
 
 
-def unfaithful(config):
-    """Two loaders in one run: one whose loop skips a batch, one whose loop trains one twice."""
-    with (
-        get_loader(config["recipe"], name="skips") as skips,
-        get_loader(config["recipe"], name="doubles") as doubles,
-        get_loader(config["recipe"], name="faithful") as faithful,
-    ):
-        model = TinyTransformer()
-        for name, loader in (("skips", skips), ("doubles", doubles), ("faithful", faithful)):
-            for step in loader:
-                for k, batch in enumerate(step):
-                    special = step.index == 2 and k == 1
-                    times = {"skips": 0, "doubles": 2}.get(name, 1) if special else 1
-                    for _ in range(times):
-                        step.loss(model(batch), batch).backward()
-                step.commit()
-        report({}, {"skips": skips, "doubles": doubles, "faithful": faithful})
-
-
 def take_one(config):
     """Take a single batch."""
     with get_loader(config["recipe"]) as loader:

@@ -15,7 +15,7 @@ from raypack.report.state_reshard import reshard
 from raypack.sampling.receipt import Receipt
 from raypack.train import PackedData
 from raypack.train.checkpoint_reading import read_state
-from raypack.train.data_ranks import OTHER_STATE, by_data_rank, data_ranks_of
+from raypack.train.data_ranks import OTHER_STATE, by_data_rank, data_ranks_of, entries_by_data_rank
 from raypack.train.ledger import EpochEntry
 from raypack.train.starts import rank_start
 from tests.conftest import long_tailed
@@ -73,13 +73,19 @@ def test_what_is_no_mesh_is_refused():
         data_ranks_of(4, "dp", 4)
 
 
-def entry(examples):
-    return [EpochEntry(epoch=0, steps=1, receipt=Receipt(examples, 5, 7))]
+def entry(examples, observed=0):
+    return [EpochEntry(epoch=0, steps=1, receipt=Receipt(examples, 5, 7), batches=2, observed=observed)]
 
 
 def test_receipts_are_counted_once_a_data_rank():
     place = place_of(0, 4, data_ranks=(0, 1, 0, 1))
-    assert by_data_rank(place, [entry(3), entry(4), entry(3), entry(4)]) == [entry(3), entry(4)]
+    assert entries_by_data_rank(place, [entry(3), entry(4), entry(3), entry(4)]) == [entry(3), entry(4)]
+
+
+def test_what_any_peer_has_observed_counts_for_its_data_rank():
+    place = place_of(0, 4, data_ranks=(0, 1, 0, 1))  # the last stage alone has a loss
+    words = [entry(3), entry(4), entry(3, 2), entry(4, 1)]
+    assert entries_by_data_rank(place, words) == [entry(3, 2), entry(4, 1)]
 
 
 def test_peers_that_have_trained_different_examples_are_named():
@@ -87,7 +93,7 @@ def test_peers_that_have_trained_different_examples_are_named():
     with pytest.raises(
         LoaderError, match=r"rank 3 has trained other examples than rank 1, .* data rank 1: peers"
     ):
-        by_data_rank(place, [entry(3), entry(4), entry(3), entry(5)])
+        entries_by_data_rank(place, [entry(3), entry(4), entry(3, 2), entry(5)])
 
 
 def test_peers_whose_states_differ_are_named():

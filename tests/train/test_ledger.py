@@ -9,7 +9,8 @@ from raypack.train.ledger import Attempt, EpochEntry, Ledger
 
 
 def entry(epoch, steps, examples=1):
-    return EpochEntry(epoch=epoch, steps=steps, receipt=Receipt(examples, examples * 10, examples * 7))
+    receipt = Receipt(examples, examples * 10, examples * 7)
+    return EpochEntry(epoch=epoch, steps=steps, receipt=receipt, batches=examples, observed=examples // 2)
 
 
 def attempt(number, first, steps, world=2):
@@ -34,8 +35,21 @@ def test_a_running_attempt_adds_to_the_epoch_it_went_on_in():
     grown = LEDGER.extended(attempt(2, 9, 4), [entry(1, 2, 20), entry(2, 2, 20)])
     assert [e.steps for e in grown.epochs] == [6, 5, 2]
     assert grown.epochs[1].receipt == Receipt(50, 500, 350)
+    assert (grown.epochs[1].batches, grown.epochs[1].observed) == (50, 25)
     assert grown.steps == 13
     assert LEDGER.steps == 9
+
+
+def test_batches_and_what_was_observed_of_them_add_up_over_ranks():
+    whole = EpochEntry.over_ranks([entry(0, 4, 10), entry(0, 4, 6)])
+    assert (whole.steps, whole.batches, whole.observed) == (4, 16, 8)
+
+
+def test_no_more_batches_are_observed_than_there_are():
+    values = LEDGER.to_dict()
+    values["epochs"][1]["observed"] = 31
+    with pytest.raises(CheckpointError, match=r"epoch\.observed must be at most 30, the batches, got 31"):
+        Ledger.from_dict(values)
 
 
 def test_an_attempt_without_steps_leaves_no_trace():

@@ -172,15 +172,6 @@ def test_each_misuse_of_the_loop_is_a_named_error_on_every_rank(place, source, t
     assert alone.startswith("LoaderError: rank 0 waited 3 s in report for rank 1: report must be called")
 
 
-def test_a_loop_that_drops_or_repeats_a_batch_is_caught_and_a_faithful_one_passes(place, source, tmp_path):
-    fit(functions.unfaithful, tmp_path, recipe_of(source, backend="direct"), 1, name="unfaithful")
-    run = tmp_path / "storage/unfaithful"
-    assert "a batch of step 2" in verify(run, name="skips").findings[0]
-    assert "was not trained" in verify(run, name="skips").findings[0]
-    assert "was trained twice" in verify(run, name="doubles").findings[0]
-    assert verify(run, name="faithful").ok
-
-
 def test_a_run_whose_cpus_leave_nothing_for_ray_data_says_so(source, tmp_path):
     with pytest.raises(
         Exception, match=r"StreamError.*the 2 train workers reserve 8.*Leave CPUs for Ray Data"

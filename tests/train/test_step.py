@@ -158,18 +158,6 @@ def test_each_batch_counts_once_however_it_is_trained(how):
     assert entry_of(KEY, [one.trained()]).receipt == receipt_of([0, 1], [2])
 
 
-def test_a_batch_that_was_skipped_or_trained_twice_is_in_the_receipt_as_it_was():
-    skipped, doubled = step(), step()
-    for k, batch in enumerate(skipped):
-        if k != 1:
-            skipped.loss(torch.zeros(*batch.input_ids.shape, 11), batch)
-    for k, batch in enumerate(doubled):
-        for _ in range(2 if k == 1 else 1):
-            doubled.loss(torch.zeros(*batch.input_ids.shape, 11), batch)
-    assert entry_of(KEY, [skipped.trained()]).receipt == receipt_of([0, 1])
-    assert entry_of(KEY, [doubled.trained()]).receipt == receipt_of([0, 1], [2], [2])
-
-
 def test_a_step_that_is_begun_again_gives_the_same_batches_and_its_last_try_alone_counts():
     one = step()
     first = []

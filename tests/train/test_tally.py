@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from raypack.sampling.receipt import Receipt, receipt_key
 from raypack.train.tally import Tally, TrainedBatch, TrainedStep, entry_of
 
-BATCHES = st.lists(st.tuples(st.lists(st.integers(0, 99), max_size=4), st.integers(0, 2)), min_size=1)
+BATCHES = st.lists(st.tuples(st.lists(st.integers(0, 99), max_size=4), st.booleans()), min_size=1)
 STEPS = st.lists(st.tuples(BATCHES, st.integers(0, 1), st.booleans(), st.booleans()), max_size=60)
 
 
@@ -16,8 +16,8 @@ def steps_of(drawn):
     for number, (batches, retries, skipped, turns) in enumerate(drawn):
         epoch += turns
         made = tuple(
-            TrainedBatch(np.array(indices, np.int64), 3 * len(indices), 1 if skipped else times)
-            for indices, times in batches
+            TrainedBatch(np.array(indices, np.int64), 3 * len(indices), observed)
+            for indices, observed in batches
         )
         steps.append(TrainedStep(number, epoch, made, retries, skipped))
     return steps
@@ -29,9 +29,11 @@ def added_up(steps):
     for step in steps:
         key, receipt = receipt_key("s", step.epoch), Receipt()
         for batch in step.batches:
-            receipt += Receipt.of(key, batch.indices, batch.tokens).times(batch.times)
+            receipt += Receipt.of(key, batch.indices, batch.tokens)
         entry = entry_of(key, [step])
         assert (entry.refused.receipt if step.skipped else entry.receipt) == receipt
+        held = [batch.observed for batch in step.batches if len(batch.indices) and not step.skipped]
+        assert (entry.batches, entry.observed) == (len(held), sum(held))
         known = entries.get(step.epoch)
         entries[step.epoch] = entry if known is None else known + entry
     return [entries[epoch] for epoch in sorted(entries)]
@@ -50,7 +52,7 @@ def test_a_tally_is_the_sum_of_its_steps_whenever_it_is_asked_for(drawn, asked):
 
 
 def test_indices_wait_for_64_batches_and_no_longer():
-    tally, batch = Tally("s"), TrainedBatch(np.arange(3), 9, 1)
+    tally, batch = Tally("s"), TrainedBatch(np.arange(3), 9)
     for number in range(63):
         tally.add(TrainedStep(number, 0, (batch,), 0, False))
     assert len(tally._waiting) == 63
