@@ -19,7 +19,7 @@ from pathlib import Path
 import ray.train.torch
 import torch
 from accelerate import Accelerator
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from torch import nn
 
@@ -74,6 +74,7 @@ def fit(recipe: raypack.train.PackedData, storage: Path, workers: int, gpu: bool
             name="accelerate",
             storage_path=str(storage),
             failure_config=FailureConfig(max_failures=3),  # 0, the default, ends with the first lost worker
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
             callbacks=[raypack.train.RaypackCallback()],
         ),
     ).fit()

@@ -30,7 +30,7 @@ import ray.train.torch
 import rich
 import torch
 import transformers
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
 import raypack
@@ -212,6 +212,7 @@ def fit(config: dict, out: Path, workers: int, gpu: bool) -> dict:
             name="run",
             storage_path=str(out / "runs"),
             failure_config=FailureConfig(max_failures=3),
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
             callbacks=[raypack.train.RaypackCallback()],
         ),
     )

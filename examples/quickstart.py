@@ -23,7 +23,7 @@ import ray.train.torch
 import rich
 import tokenizers
 import torch
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from rich.table import Table
 
@@ -174,6 +174,7 @@ def fit(recipe: raypack.train.PackedData, work: Path, workers: int, die_at: int,
             name="quickstart",
             storage_path=str(work / "runs"),
             failure_config=FailureConfig(max_failures=3),
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
             callbacks=[raypack.train.RaypackCallback()],
             worker_runtime_env={"env_vars": {"OMP_NUM_THREADS": "1"}},
         ),

@@ -19,7 +19,7 @@ from pathlib import Path
 import ray
 import ray.train.torch
 import torch
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 from torch import nn
 
@@ -81,6 +81,7 @@ def fit(recipe: raypack.train.PackedData, args: argparse.Namespace) -> None:
             name=args.run,
             storage_path=args.storage,
             failure_config=FailureConfig(max_failures=10),  # 0, the default, ends with the first lost node
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
             callbacks=[raypack.train.RaypackCallback()],
         ),
     ).fit()

@@ -3,9 +3,11 @@
 from raypack.train.callback import RaypackCallback
 from raypack.train.data_config import PackedDataConfig, PackedShard
 from raypack.train.evaluation import Evaluation, get_evaluation
+from raypack.train.fitting import wrap_trainers
 from raypack.train.loader import PackedLoader
 from raypack.train.recipe import PackedData
 from raypack.train.reporting import report
+from raypack.train.restoring import get_good_checkpoint
 from raypack.train.start import get_loader
 from raypack.train.step import Step
 
@@ -18,6 +20,9 @@ __all__ = [
     "RaypackCallback",
     "Step",
     "get_evaluation",
+    "get_good_checkpoint",
     "get_loader",
     "report",
 ]
+
+wrap_trainers()

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import ray.data
 import torch
-from ray.train import DataConfig
+from ray.train import Checkpoint, DataConfig
 
 from raypack.errors import LoaderError
 from raypack.train.loader import PackedLoader
 from raypack.train.recipe import PackedData
+from raypack.train.restoring import LAST, REFUSE
 from raypack.train.start import get_loader
 
 if TYPE_CHECKING:
@@ -86,10 +87,19 @@ class PackedShard:
         may_change: Collection[str] = (),
         mesh: DeviceMesh | None = None,
         data_dim: str | Sequence[str] | None = None,
+        checkpoint: Checkpoint | str | None = LAST,
+        foreign: str = REFUSE,
     ) -> PackedLoader:
         """Return the loader; see `get_loader`."""
         return get_loader(
-            self.recipe, name=name, device=device, may_change=may_change, mesh=mesh, data_dim=data_dim
+            self.recipe,
+            name=name,
+            device=device,
+            may_change=may_change,
+            mesh=mesh,
+            data_dim=data_dim,
+            checkpoint=checkpoint,
+            foreign=foreign,
         )
 
     def __enter__(self) -> PackedLoader:

@@ -31,6 +31,7 @@ from raypack.train.run_state import digest_of, state_values
 from raypack.train.saving import Saver
 from raypack.train.step import Step
 from raypack.train.tally import Tally
+from raypack.train.unsaved import note
 from raypack.train.waiting import Waiting
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class PackedLoader:
         self._batches = DevicePrefetcher(self._to_batch, streams_of(device))
         self._saver = Saver(meeting)
         self._closed = False
+        note(place, name, self._reported)
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -204,7 +206,6 @@ class PackedLoader:
         """
         self._check_open("reported")
         self._require_commit("report was called")
-        self._reported = self.steps_done
         epochs = self._trained.entries()
         return {
             "step": self.steps_done,
@@ -215,7 +216,9 @@ class PackedLoader:
         }
 
     def remember(self, report: Callable[[dict[str, Any]], None] | None) -> None:
-        """Keep how the train function reports, for a save before the run is stopped; see `Saver`."""
+        """Know that a report was made, and how the train function makes one; see `Saver`."""
+        self._reported = self.steps_done
+        note(self._place, self._name, self._reported)
         self._saver.remember(report)
 
     def own_record(self) -> dict[str, Any] | None:
@@ -271,6 +274,7 @@ class PackedLoader:
         """End the stream; what it read ahead is dropped and stays uncommitted."""
         if not self._closed:
             self._closed = True
+            note(self._place, self._name, self._reported, self.steps_done)
             self._saver.close()
             if self._stream is not None:
                 self._stream.close()
@@ -285,7 +289,7 @@ class PackedLoader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         lost = self.steps_done - self._reported
-        if kind is None and lost and self._place.rank == 0:
+        if kind is None and lost and self._place.rank == 0 and not self._place.local:
             logger.warning(
                 "%d steps after the last report are in no checkpoint; call raypack.train.report after the "
                 "loop too, inside of the 'with' block",

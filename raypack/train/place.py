@@ -35,7 +35,7 @@ class Place:
     worker_cpus: float
     """CPUs that all train workers of the attempt reserve together."""
     local: bool = False
-    """Whether the train function runs in the driver's process, and nothing keeps what it reports."""
+    """Whether the train function runs in the driver's process; see `raypack.train.local_mode`."""
     data_ranks: tuple[int, ...] | None = None
     """The data rank of each process; None where each has its own number. See `data_ranks_of`."""
 

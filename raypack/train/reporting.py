@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import ray.train
+
 from raypack.arguments import choice, type_name
 from raypack.errors import LoaderError
 from raypack.train.checkpoint_files import (
@@ -19,9 +21,17 @@ from raypack.train.checkpoint_files import (
     write_rank,
     write_state,
 )
+from raypack.train.last_report import (
+    LastReport,
+    digests_of,
+    folder_name,
+    last_report,
+    remember_report,
+    text_of,
+)
 from raypack.train.loader import PackedLoader
 from raypack.train.saving import REASON
-from raypack.train.sending import RankDirectory, send
+from raypack.train.sending import RankDirectory, send, send_metrics
 from raypack.train.together import Together
 
 _reports: dict[str, int] = {}
@@ -36,6 +46,10 @@ def report(
     timeout_s: float = 600.0,
 ) -> None:
     """Report metrics and a checkpoint that holds the model and the data's state; call it on every rank.
+
+    Where no step was committed since the run's last checkpoint, and metrics and ``save`` are those of that
+    one, it holds all of this already: ``save`` is not called, nothing is written, and the metrics alone go
+    to Ray Train. So the report after a loop costs nothing where the loop's own was the last.
 
     Args:
         metrics: JSON values; Ray Train keeps those of rank 0.
@@ -66,16 +80,24 @@ def report(
     words = {name: one.word() for name, one in loaders.items()}
     count = _reports[place.group] = _reports.get(place.group, 0) + 1  # what was refused here is no report
     together = Together(first.meeting, count, timeout_s)
-    ranks = together.share("report", {"nonce": uuid.uuid4().hex, "words": words})
+    last = last_report(place.group)
+    same = last is not None and last.is_like(metrics, save, place.rank)
+    ranks = together.share("report", {"nonce": uuid.uuid4().hex, "words": words, "same": same})
     _check_agreement([rank["words"] for rank in ranks])
     states = {
         name: one.run_state(ranks[0]["nonce"], [rank["words"][name] for rank in ranks])
         for name, one in loaders.items()
     }
-    with RankDirectory() as directory:
-        _write_files(together, directory, loaders, states, save)
-        mode = "local" if place.local else upload
-        send(dict(metrics), directory, checkpoint_name(next(iter(states.values()))), mode, together)
+    if last is not None and last.holds(states) and all(rank["same"] for rank in ranks):
+        send_metrics(dict(metrics), place.local)
+    else:
+        before = folder_name(ray.train.get_checkpoint())
+        name = checkpoint_name(next(iter(states.values())))
+        with RankDirectory() as directory:
+            _write_files(together, directory, loaders, states, save)
+            send(dict(metrics), directory, name, "local" if place.local else upload, together)
+        written = LastReport(digests_of(states), name, before, text_of(metrics), save)
+        remember_report(place.group, written)
     # By itself a loader can report where it is the only one: another one may be inside a step.
     again = _again(metrics, loader, save, timeout_s) if len(loaders) == 1 else None
     for one in loaders.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import hashlib
 import logging
@@ -18,6 +17,7 @@ from ray.train import Checkpoint, CheckpointUploadMode
 
 from raypack.errors import CheckpointError
 from raypack.train.checkpoint_files import remedy
+from raypack.train.local_mode import current_run
 from raypack.train.together import Together
 from raypack.train.uploading import upload
 
@@ -129,29 +129,32 @@ def send(metrics: dict[str, Any], directory: RankDirectory, name: str, mode: str
         metrics: JSON values.
         directory: The rank's directory, filled.
         name: Name of the checkpoint's folder in storage.
-        mode: ``sync``, ``async``, or ``local``: the process keeps its last report alone.
+        mode: ``sync``, ``async``, or ``local``: in local mode, where Ray Train stores nothing by itself.
         together: The ranks of this report.
     """
     if mode == "local":
-        _keep(metrics, directory)
+        _store(metrics, directory, name)
     elif mode == "sync":
         _send_and_wait(metrics, directory, name, together)
     else:
         _send_behind(metrics, directory, name)
 
 
-_kept: list[RankDirectory] = []
-"""The directory of the last report in local mode, where Ray Train stores nothing."""
+def send_metrics(metrics: dict[str, Any], local: bool) -> None:
+    """Report metrics alone; the last checkpoint stays the last one.
+
+    Args:
+        metrics: JSON values.
+        local: Whether Ray Train is in local mode, where a report without a checkpoint would forget the last.
+    """
+    ray.train.report(metrics, checkpoint=ray.train.get_checkpoint() if local else None)
 
 
-def _keep(metrics: dict[str, Any], directory: RankDirectory) -> None:
-    directory.hand_over()
-    ray.train.report(metrics, checkpoint=Checkpoint.from_directory(directory.path))
-    atexit.register(directory.remove)
-    _kept.append(directory)
-    for before in _kept[:-1]:
-        before.remove()
-    del _kept[:-1]
+def _store(metrics: dict[str, Any], directory: RankDirectory, name: str) -> None:
+    run = current_run()
+    stored = upload(Checkpoint.from_directory(directory.path), name, run.storage)
+    run.register(stored, metrics)
+    ray.train.report(metrics, checkpoint=stored)
 
 
 def _send_and_wait(metrics: dict[str, Any], directory: RankDirectory, name: str, together: Together) -> None:

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING
 
 import ray.train.torch
 import torch
+from ray.train import Checkpoint
 
 from raypack.actors.meeting_point import MeetingPoint, join_meeting
 from raypack.actors.planner import start_planner
 from raypack.arguments import choice, shown, text
 from raypack.errors import CheckpointError, LoaderError, SourceError
 from raypack.source import ArrowSource, describe_change, open_source
-from raypack.train.checkpoint_reading import read_state
 from raypack.train.data_ranks import data_ranks_of
+from raypack.train.last_report import remember_start
 from raypack.train.ledger import Ledger
 from raypack.train.loader import PackedLoader
+from raypack.train.local_mode import current_run
 from raypack.train.place import Place
 from raypack.train.recipe import PackedData
+from raypack.train.restoring import LAST, REFUSE, Origin
 from raypack.train.run_state import RunState
 from raypack.train.starts import global_start, rank_start
 
@@ -43,6 +46,8 @@ def get_loader(
     may_change: Collection[str] = (),
     mesh: DeviceMesh | None = None,
     data_dim: str | Sequence[str] | None = None,
+    checkpoint: Checkpoint | str | None = LAST,
+    foreign: str = REFUSE,
 ) -> PackedLoader:
     """Return this train worker's loader, restored from the run's last checkpoint if there is one.
 
@@ -59,6 +64,11 @@ def get_loader(
             checkpoint, whatever the deal. None: each process is a data rank.
         data_dim: The dimension of the mesh along which data differs, such as ``"dp"``, or several, such
             as ``("replicate", "shard")``.
+        checkpoint: What the data goes on from, the checkpoint that the model was loaded from: ``last``,
+            which `ray.train.get_checkpoint` returns; another one, such as that of `get_good_checkpoint`; or
+            None, to begin anew.
+        foreign: What is done with a checkpoint that was reported without `raypack.train.report` and holds no
+            state of any data: ``refuse`` it, or ``begin`` the data anew under its weights.
 
     Raises:
         LoaderError: Not in a Ray Train worker, or ranks differ.
@@ -70,13 +80,16 @@ def get_loader(
     if name is not None and not text("name", name, error=LoaderError).isidentifier():
         raise LoaderError(f"name must be a Python identifier, got {shown(name)}")
     allowed = _checked_changes(may_change)
+    origin = Origin(checkpoint, foreign)
     place = Place.current()
+    if place.local:
+        current_run()
     place = replace(place, data_ranks=data_ranks_of(mesh, data_dim, place.world_size))
     torch_device = torch.device(device) if device is not None else ray.train.torch.get_device()
     label = _label(place, name)
     meeting = join_meeting(place.world_size, place.rank, name=place.actor_name("meeting", label))
     try:
-        return _open(recipe, name, place, torch_device, allowed, meeting, label)
+        return _open(recipe, name, place, torch_device, allowed, meeting, label, origin)
     except BaseException:  # whatever ends it: nobody meets for this loader any more
         meeting.leave()
         raise
@@ -90,10 +103,13 @@ def _open(
     allowed: frozenset[str],
     meeting: MeetingPoint,
     label: str,
+    origin: Origin,
 ) -> PackedLoader:
     """Return the loader once all ranks have met; see `get_loader`."""
     source = _open_everywhere(meeting, place, recipe)
-    restored = _agree(meeting, place, source, recipe, name)
+    restored = _agree(meeting, place, source, recipe, name, origin)
+    if restored is not None and origin.is_last:
+        remember_start(place.group, name, restored.to_dict())
     _check_restored(recipe, source, place, restored, allowed)
     start = rank_start if recipe.deal == "rank" else global_start
     deal, spec, pace = start(recipe, source, place, restored, device)
@@ -151,24 +167,27 @@ def _who_lacks(path: str, words: list[tuple[str, str | None]]) -> str:
     )
 
 
-def _read_checkpoint(name: str | None) -> RunState | None:
-    checkpoint = ray.train.get_checkpoint()
-    if checkpoint is None:
-        return None
-    return read_state(checkpoint.filesystem, checkpoint.path, name)
-
-
 def _agree(
-    meeting: MeetingPoint, place: Place, source: ArrowSource, recipe: PackedData, name: str | None
+    meeting: MeetingPoint,
+    place: Place,
+    source: ArrowSource,
+    recipe: PackedData,
+    name: str | None,
+    origin: Origin,
 ) -> RunState | None:
     """Share what rank 0 reads of the checkpoint; make sure that all ranks see one source and one recipe."""
     recipe = replace(recipe, source=recipe.source_path)
-    own = {"fingerprint": source.fingerprint, "mesh": place.data_ranks}
+    own = {
+        "fingerprint": source.fingerprint,
+        "mesh": place.data_ranks,
+        "checkpoint": origin.word,
+        "foreign": origin.foreign,
+    }
     word = {**own, **{f.name: getattr(recipe, f.name) for f in fields(recipe)}}
     if place.rank == 0:
         word |= {"restored": None, "fault": None}
         try:
-            word["restored"] = _read_checkpoint(name)
+            word["restored"] = origin.state(name)
         except (CheckpointError, OSError) as error:
             word["fault"] = str(error)
     words = meeting.meet("start", word, timeout_s=_START_TIMEOUT_S, what="get_loader")

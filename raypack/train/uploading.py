@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import ray.train
 from ray.train import Checkpoint
+from ray.train.v2._internal.execution.storage import StorageContext
 
 from raypack.errors import CheckpointError
 from raypack.train.checkpoint_files import remedy
@@ -23,17 +24,18 @@ _LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, 
 """What waiting does not mend: no space, no permission."""
 
 
-def upload(checkpoint: Checkpoint, name: str) -> Checkpoint:
+def upload(checkpoint: Checkpoint, name: str, storage: StorageContext | None = None) -> Checkpoint:
     """Copy a rank's directory into the run's storage; what Ray Train is given to call.
 
     Args:
         checkpoint: The rank's directory.
         name: Name of the checkpoint's folder, common to all ranks.
+        storage: The run's storage; None is Ray Train's own of this worker.
 
     Raises:
         CheckpointError: It could not be written; the first file that is not whole there is named.
     """
-    storage = ray.train.get_context().get_storage()
+    storage = storage or ray.train.get_context().get_storage()
     target = storage.build_checkpoint_path_from_name(name)
     if not os.listdir(checkpoint.path):
         return Checkpoint(target, storage.storage_filesystem)

@@ -9,7 +9,7 @@ import ray.train
 from ray.train.v2._internal.execution.storage import StorageContext
 
 from raypack.errors import LoaderError
-from raypack.train import PackedData, report, reporting
+from raypack.train import PackedData, last_report, report, reporting
 from raypack.train.checkpoint_reading import read_state
 from tests.conftest import long_tailed
 from tests.train.local_run import Attempt, Nobody, patch
@@ -23,21 +23,28 @@ def local(monkeypatch):
 @pytest.fixture
 def sent(monkeypatch, tmp_path):
     """A world of one rank whose meetings and reports are written down; its storage is Ray Train's own."""
-    out = SimpleNamespace(topics=[], reports=[])
+    out = SimpleNamespace(topics=[], reports=[], last=None, others={})
     storage = StorageContext(str(tmp_path / "storage"), "run")
 
     def meet(_, topic, word, **__):
         out.topics.append(topic)
+        if out.others and topic.startswith("report"):
+            return [{"done": {**word["done"], **out.others}}]  # as another rank would say
         return [word]
 
-    def to_train(metrics, *, checkpoint, checkpoint_dir_name, checkpoint_upload_fn, **_):
-        uploaded = checkpoint_upload_fn(checkpoint, checkpoint_dir_name)
+    def to_train(metrics, *, checkpoint, checkpoint_dir_name=None, checkpoint_upload_fn=None, **_):
+        if checkpoint is None:
+            out.reports.append((metrics, None, []))
+            return
+        uploaded = out.last = checkpoint_upload_fn(checkpoint, checkpoint_dir_name)
         state = read_state(uploaded.filesystem, uploaded.path)
         out.reports.append((metrics, state.step, sorted(os.listdir(uploaded.path))))
 
     monkeypatch.setattr(Nobody, "meet", meet, raising=False)
     monkeypatch.setattr(reporting, "_reports", {})
+    monkeypatch.setattr(last_report, "_reports", {})
     monkeypatch.setattr(ray.train, "report", to_train)
+    monkeypatch.setattr(ray.train, "get_checkpoint", lambda: out.last)
     monkeypatch.setattr(ray.train, "get_context", lambda: SimpleNamespace(get_storage=lambda: storage))
     return out
 
@@ -61,13 +68,55 @@ def test_a_report_that_was_refused_here_does_not_put_the_ranks_out_of_step(loade
     assert sent.reports == [({"loss": 1.0}, 1, ["raypack"])]
 
 
-def test_the_same_step_may_be_reported_twice(loader, sent):
+def save_nothing(directory):
+    pass
+
+
+def take_step(loader):
     step = next(iter(loader))
     list(step)
     step.commit()
+
+
+def test_what_the_last_checkpoint_holds_is_not_written_again_and_metrics_go_on_alone(loader, sent):
+    saves = []
+    take_step(loader)
+    for _ in range(3):
+        report({"steps": 1}, loader, save=saves.append)
+    assert [(metrics, step) for metrics, step, _ in sent.reports] == [
+        ({"steps": 1}, 1),
+        ({"steps": 1}, None),
+        ({"steps": 1}, None),
+    ]
+    assert len(saves) == 1
+
+
+def test_a_step_other_metrics_or_another_save_make_another_checkpoint(loader, sent):
+    take_step(loader)
     report({}, loader)
-    report({}, loader, save=lambda directory: None)
+    report({}, loader, save=save_nothing)
+    report({"evaluated": 1.5}, loader, save=save_nothing)
+    take_step(loader)
+    report({"evaluated": 1.5}, loader, save=save_nothing)
+    assert [step for _, step, _ in sent.reports] == [1, 1, 1, 2]
+
+
+def test_a_checkpoint_that_somebody_else_reported_meanwhile_is_followed_by_one_of_ours(loader, sent):
+    take_step(loader)
+    report({}, loader)
+    sent.last = SimpleNamespace(path="run/checkpoint_of_others")
+    report({}, loader)
     assert [step for _, step, _ in sent.reports] == [1, 1]
+
+
+def test_where_one_rank_would_write_another_checkpoint_all_ranks_write(loader, sent):
+    take_step(loader)
+    report({}, loader)
+    sent.others = {"same": False}
+    report({}, loader)
+    sent.others = {"same": True}
+    report({}, loader)
+    assert [step for _, step, _ in sent.reports] == [1, 1, None]
 
 
 def test_a_report_before_the_first_step_is_a_beginning(loader, sent):

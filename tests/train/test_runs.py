@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import ray
 import torch
-from ray.train import ScalingConfig
+from ray.train import CheckpointConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
 from raypack.batching.options import TokenBatchOptions
 from raypack.batching.step_planner import StepPlanner
+from raypack.errors import CheckpointError
 from raypack.report import verify
 from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
@@ -202,11 +203,37 @@ def test_a_shard_of_a_trainers_datasets_opens_the_loader_beside_other_datasets(s
     assert "a packed shard gives optimizer steps" in (tmp_path / "refused-1").read_text()
 
 
+def test_checkpoints_of_others_are_told_in_the_driver_and_refused_and_the_last_good_one_is_kept(
+    source, tmp_path, caplog
+):
+    recipe = recipe_of(source, backend="direct")
+    few = {"checkpoint_config": CheckpointConfig(num_to_keep=1)}
+    fit(functions.saved_by_others, tmp_path, recipe, 1, name="others", run=few)
+    told = caplog.records[-1].getMessage()
+    assert told.startswith("run 'others' has ended with 2 committed steps (1 to 2) in no checkpoint: call")
+    run = tmp_path / "storage/others"
+    good, last = sorted(path.name for path in run.iterdir() if path.is_dir())[::-1]
+    assert good.startswith("step_00000001_")
+    assert last_checkpoint(*open_path(run)) == f"{run}/{last}"
+    config = RunConfig(name="others", storage_path=str(tmp_path / "storage"))
+    with pytest.raises(CheckpointError, match=rf"{last} was reported without .* is {good}: ") as refused:
+        TorchTrainer(
+            functions.take_one,
+            train_loop_config={"recipe": recipe},
+            scaling_config=ScalingConfig(num_workers=0),
+            run_config=config,
+        ).fit()
+    assert "raypack.train.get_good_checkpoint()" in str(refused.value)
+
+
 @pytest.mark.parametrize("backend", ["direct", "ray_data"])
-def test_in_local_mode_a_loader_goes_on_from_the_last_report_of_its_process(source, backend):
+def test_in_local_mode_a_loader_goes_on_from_the_last_report_of_its_process(source, backend, tmp_path):
     recipe = recipe_of(source, backend=backend)
     trainer = TorchTrainer(
-        functions.twice, train_loop_config={"recipe": recipe}, scaling_config=ScalingConfig(num_workers=0)
+        functions.twice,
+        train_loop_config={"recipe": recipe},
+        scaling_config=ScalingConfig(num_workers=0),
+        run_config=RunConfig(name="twice", storage_path=str(tmp_path)),
     )
     result = trainer.fit()
     assert result.metrics == {"starts": [0, 10], "done": 1.0}

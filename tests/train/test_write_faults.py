@@ -64,6 +64,11 @@ class Train:
         context = SimpleNamespace(get_storage=lambda: self.storage)
         monkeypatch.setattr(ray.train, "get_context", lambda: context)
         monkeypatch.setattr(ray.train, "report", self.report)
+        monkeypatch.setattr(ray.train, "get_checkpoint", self.last)
+
+    def last(self):
+        paths = self.registered[-1:]
+        return ray.train.Checkpoint(paths[0], self.storage.storage_filesystem) if paths else None
 
     def report(self, metrics, *, checkpoint, checkpoint_dir_name, checkpoint_upload_fn, **options):
         if metrics["rank"] == self.refused:

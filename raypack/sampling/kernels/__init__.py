@@ -1,1 +1,0 @@
-"""The compiled loops of sampling; each file is imported by the functions that call it."""

@@ -1,0 +1,48 @@
+"""What raypack adds to ``fit`` of Ray Train's trainers in the driver.
+
+Ray Train calls nobody in the driver when a run ends, and no callback at all in local mode. So two methods of
+its trainers' base class are wrapped when `raypack.train` is imported: `fit` says at its end which steps are
+in no checkpoint, and local mode gets the run's storage. Trainers whose train function opens no loader of
+raypack see neither, but for the run's last checkpoint in local mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+
+from raypack.train.local_mode import run_locally
+from raypack.train.unsaved import forget, tell
+
+_MARK = "_wrapped_by_raypack"
+
+
+def wrap_trainers() -> None:
+    """Wrap `fit` and the local mode of Ray Train's trainers; once, however often it is called."""
+    if hasattr(DataParallelTrainer, _MARK):
+        return
+    DataParallelTrainer.fit = _telling(DataParallelTrainer.fit)
+    local = DataParallelTrainer._initialize_and_run_local_controller
+    DataParallelTrainer._initialize_and_run_local_controller = wraps(local)(
+        lambda trainer, train_func: run_locally(local, trainer, train_func)
+    )
+    setattr(DataParallelTrainer, _MARK, True)
+
+
+def _telling(fit: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @wraps(fit)
+    def telling(trainer: Any) -> Any:
+        run = trainer.run_config.name
+        forget(run)
+        try:
+            result = fit(trainer)
+        except BaseException:
+            tell(run, failed=True)
+            raise
+        tell(run, failed=False)
+        return result
+
+    return telling
