@@ -65,6 +65,7 @@ class PackedLoader:
         self._first_step = self._reported = ledger.steps
         self._trained = Tally(source.fingerprint)
         self._open_step: Step | None = None
+        self._uses_sync = False
         self._stream: Stream | None = None
         self._shape = BatchShape.parse(layout=recipe.options.layout)
         self._batches = DevicePrefetcher(self._to_batch, streams_of(device))
@@ -174,6 +175,7 @@ class PackedLoader:
             rows=self._rows,
             batches=self._batches,
             on_commit=self._commit,
+            uses_sync=self._uses_sync,
         )
 
     def _to_batch(self, row: StreamRow) -> PackedBatch:
@@ -188,6 +190,7 @@ class PackedLoader:
         self._trained.add(trained)
         self._committed_batches += step.facts.rows
         self._tokens_here += step.real_tokens
+        self._uses_sync = step.uses_sync
         self._open_step = None
         if self._committed_batches >= self._told + self._pace.tell_every:
             self._advance()

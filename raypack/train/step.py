@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
@@ -16,9 +15,8 @@ from raypack.collate.transfer import DevicePrefetcher
 from raypack.data.blocks import StreamRow
 from raypack.errors import LoaderError, StreamError
 from raypack.train.deal import StepFacts
-from raypack.train.gradient_flags import GradientFlags
-from raypack.train.gradient_sync import gradient_sync
 from raypack.train.rows import EMPTY_ROW, Rows
+from raypack.train.step_try import StepTry
 from raypack.train.tally import TrainedBatch, TrainedStep
 
 
@@ -38,6 +36,7 @@ class Step:
         rows: Rows,
         batches: DevicePrefetcher[StreamRow, PackedBatch],
         on_commit: Callable[[Step], None],
+        uses_sync: bool = False,
     ) -> None:
         self._index = index
         self._world_size = world_size
@@ -46,12 +45,10 @@ class Step:
         self._batches = batches
         self._on_commit = on_commit
         self._taken: list[StreamRow] = []
-        self._given = 0
         self._retries = 0
         self._skipped = False
-        self._micro_of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
-        self._synced = [0] * self.micro_batches
-        self._flags = GradientFlags(self.micro_batches)
+        self._uses_sync = uses_sync
+        self._try = StepTry(index, self.micro_batches)
         self._committed = False
 
     @property
@@ -114,17 +111,19 @@ class Step:
     def __iter__(self) -> Iterator[PackedBatch]:
         if self._committed:
             raise LoaderError(f"step {self.index} is committed: its micro-batches are gone")
-        if self._given == self.micro_batches:
+        if self._try.given == self.micro_batches:
             raise LoaderError(
                 f"step {self.index} has given all of its micro-batches: they come once, keep them in a list "
                 "to go over them again, or begin the step again with step.retry()"
             )
-        while not self._committed and self._given < self.micro_batches:
-            batch = self._batches.take(self._row(self._given))
-            self._micro_of[id(batch.input_ids)] = (weakref.ref(batch.input_ids), self._given)
-            self._given += 1
+        while not self._committed and self._try.given < self.micro_batches:
+            self._try.syncs.check_next(self._try.given)
+            batch = self._batches.take(self._row(self._try.given))
+            self._try.give(batch)
             self._look_ahead()
             yield batch
+        if not self._committed:
+            self._try.syncs.check_next(self._try.given)
 
     if not TYPE_CHECKING:  # a type checker must not take every name for known
 
@@ -140,7 +139,7 @@ class Step:
         It is looked at, not taken: nothing is waited for, and nothing counts as given.
         """
         if self._batches.looks_ahead:
-            known = self._taken[self._given : self._given + 1]
+            known = self._taken[self._try.given : self._try.given + 1]
             row = known[0] if known else self._rows.at_hand()
             if row is not None:
                 self._batches.start(row)
@@ -160,13 +159,12 @@ class Step:
     def sync(self, model: Any, batch: PackedBatch) -> AbstractContextManager[Any]:
         """Return the context for a micro-batch's forward and backward pass.
 
-        Gradients are synchronised in the last micro-batch alone: DDP's ``no_sync``, FSDP2's
-        ``set_requires_gradient_sync``; a plain module needs neither.
+        Gradients are synchronised once every micro-batch of the step has been passed here, in any order:
+        DDP's ``no_sync``, FSDP2's ``set_requires_gradient_sync``; a plain module needs neither. A loop that
+        uses it must use it for every micro-batch, also for an empty one, and equally often on every rank;
+        one that is left out is an error when the next is asked for, or at `commit`.
         """
-        micro = self._micro(batch, "sync")
-        self._synced[micro] += 1
-        last = micro == self.micro_batches - 1
-        return gradient_sync(model, last)
+        return self._try.syncs.context(model, self._try.number_of(batch, "sync"), self._try.given)
 
     def loss(self, logits: torch.Tensor, batch: PackedBatch) -> torch.Tensor:
         """Return the loss to call ``backward`` on.
@@ -183,13 +181,13 @@ class Step:
             A scalar; 0 with a zero gradient for every parameter where the batch is empty. Once a gradient
             reaches it the batch counts as seen to be trained; see `observe`.
         """
-        micro = self._micro(batch, "loss")
+        micro = self._try.number_of(batch, "loss")
         if not isinstance(logits, torch.Tensor):
             raise TypeError(
                 f"logits must be a tensor, got {type_name(logits)}: pass the model output's .logits"
             )
         loss = next_token_loss_sum(logits, batch.labels) * self.loss_scale
-        self._flags.watch(loss, micro)
+        self._try.flags.watch(loss, micro)
         return loss
 
     def observe(self, loss: torch.Tensor, batch: PackedBatch) -> torch.Tensor:
@@ -203,24 +201,11 @@ class Step:
             loss: A tensor that comes from this batch and goes into ``backward``, such as its summed loss.
             batch: The micro-batch that it is of.
         """
-        micro = self._micro(batch, "observe")
+        micro = self._try.number_of(batch, "observe")
         if not isinstance(loss, torch.Tensor):
             raise TypeError(f"loss must be a tensor, got {type_name(loss)}")
-        self._flags.watch(loss, micro)
+        self._try.flags.watch(loss, micro)
         return loss
-
-    def _micro(self, batch: PackedBatch, what: str) -> int:
-        if not isinstance(batch, PackedBatch):
-            raise TypeError(
-                f"step.{what} needs the batch that the step gave, a PackedBatch, got {type_name(batch)}"
-            )
-        known, micro = self._micro_of.get(id(batch.input_ids), (None, 0))
-        if known is None or known() is not batch.input_ids:  # an id may come again, an object does not
-            raise LoaderError(
-                f"step.{what} needs a batch of step {self.index} and of its present try, got one of another "
-                "step, or of before retry()"
-            )
-        return micro
 
     # -- commit ----------------------------------------------------------------------------------
 
@@ -228,16 +213,17 @@ class Step:
         """Say that the optimizer has taken the step; from here on a checkpoint holds it.
 
         Raises:
-            LoaderError: Micro-batches were not taken, a gradient has reached the losses of some batches and
-                not of others, or the step is committed already.
+            LoaderError: Micro-batches were not taken or not all passed to `sync`, a gradient has reached the
+                losses of some batches and not of others, or the step is committed already.
         """
         self._check_uncommitted("committed")
-        if self._given < self.micro_batches:
+        if self._try.given < self.micro_batches:
             raise LoaderError(
                 f"step {self.index} has {self.micro_batches} micro-batches on this rank, but only "
-                f"{self._given} were taken before commit: iterate over the whole step"
+                f"{self._try.given} were taken before commit: iterate over the whole step"
             )
-        self._flags.check(self.index, [row.indices for row in self._taken])
+        self._try.syncs.check_all(self._uses_sync)
+        self._try.flags.check(self.index, [row.indices for row in self._taken])
         self._close()
 
     def retry(self) -> None:
@@ -251,10 +237,9 @@ class Step:
             LoaderError: The step is committed.
         """
         self._check_uncommitted("begun again")
-        self._given, self._retries = 0, self._retries + 1
-        self._micro_of.clear()
-        self._synced = [0] * self.micro_batches
-        self._flags = GradientFlags(self.micro_batches)
+        self._retries += 1
+        self._uses_sync = self.uses_sync
+        self._try = StepTry(self.index, self.micro_batches)
 
     def skip(self) -> None:
         """Go on to the next step without having trained this one.
@@ -284,6 +269,11 @@ class Step:
         self._taken.clear()
 
     @property
+    def uses_sync(self) -> bool:
+        """Whether the loop has used `sync`, in this step or before."""
+        return self._uses_sync or self._try.syncs.used
+
+    @property
     def facts(self) -> StepFacts:
         """What the step is of its deal."""
         return self._facts
@@ -295,7 +285,7 @@ class Step:
             epoch=self.epoch,
             batches=tuple(
                 # Copied, for a view would keep the whole block of the row.
-                TrainedBatch(row.indices.copy(), len(row.input_ids), self._flags.reached(micro))
+                TrainedBatch(row.indices.copy(), len(row.input_ids), self._try.flags.reached(micro))
                 for micro, row in enumerate(self._taken)
             ),
             retries=self._retries,

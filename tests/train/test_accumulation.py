@@ -1,7 +1,10 @@
 """Gradient accumulation under DDP and FSDP2: two real processes, gloo, against one process."""
 
+import multiprocessing
 import os
 import socket
+from datetime import timedelta
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from raypack.collate import PackedBatch
 from raypack.collate.loss import next_token_loss_sum
 from raypack.collate.transfer import DevicePrefetcher
 from raypack.data.blocks import StreamRow
+from raypack.errors import LoaderError
 from raypack.train.deal import StepFacts
 from raypack.train.rows import Rows, plan_of
 from raypack.train.step import Step
@@ -111,44 +115,81 @@ class Operations(TorchDispatchMode):
 
 
 def train_rank(rank, port, kind, folder):
-    """One rank: a step of several micro-batches; writes gradients and the number of reductions."""
+    """One rank: a step in each kind of loop; writes gradients and the number of reductions of each."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    dist.init_process_group("gloo", rank=rank, world_size=WORLD)
+    dist.init_process_group("gloo", rank=rank, world_size=WORLD, timeout=timedelta(seconds=60))
     torch.set_num_threads(1)
-    model, step = Model(), step_of(rank)
-    if kind == "ddp":
-        wrapped = torch.nn.parallel.DistributedDataParallel(model)
-        reductions = []
-
-        def counted(state, bucket):
-            reductions.append(bucket.index())
-            return allreduce_hook(state, bucket)
-
-        wrapped.register_comm_hook(None, counted)
-        micros = backward(wrapped, step)
-        count = len(reductions)
-        grads = {name: p.grad for name, p in model.named_parameters()}
-    else:
-        from torch.distributed.fsdp import fully_shard
-
-        fully_shard(model.inner)
-        wrapped = fully_shard(model)
-        with Operations() as operations:
-            micros = backward(wrapped, step)
-        count = sum("reduce_scatter" in name for name in operations.names)
-        grads = {name: p.grad.full_tensor() for name, p in model.named_parameters()}
-    torch.save({"grads": grads, "reductions": count, "micros": micros}, f"{folder}/{rank}.pt")
+    train = train_ddp if kind == "ddp" else train_fsdp2
+    results = {loop.__name__: train(partial(loop, rank=rank), step_of(rank)) for loop in LOOPS}
+    try:
+        train(without_empty_batches, step_of(rank))
+    except (LoaderError, RuntimeError) as error:  # the other rank's group is closed under it
+        results["error"] = f"{type(error).__name__}: {error}"
+    torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
-def backward(model, step):
-    micros = 0
+def train_ddp(loop, step):
+    model, reductions = Model(), []
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+
+    def counted(state, bucket):
+        reductions.append(bucket.index())
+        return allreduce_hook(state, bucket)
+
+    wrapped.register_comm_hook(None, counted)
+    loop(wrapped, step)
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    return {"grads": grads, "reductions": len(reductions), "micros": step.micro_batches}
+
+
+def train_fsdp2(loop, step):
+    from torch.distributed.fsdp import fully_shard
+
+    model = Model()
+    fully_shard(model.inner)
+    wrapped = fully_shard(model)
+    with Operations() as operations:
+        loop(wrapped, step)
+    count = sum("reduce_scatter" in name for name in operations.names)
+    grads = {name: p.grad.full_tensor() for name, p in model.named_parameters()}
+    return {"grads": grads, "reductions": count, "micros": step.micro_batches}
+
+
+def backward(model, step, batch):
+    with step.sync(model, batch):
+        step.loss(model(batch), batch).backward()
+
+
+def in_order(model, step, rank):
     for batch in step:
-        with step.sync(model, batch):
-            step.loss(model(batch), batch).backward()
-        micros += 1
+        backward(model, step, batch)
     step.commit()
-    return micros
+
+
+def each_rank_in_an_order_of_its_own(model, step, rank):
+    batches = list(step)
+    for batch in batches if rank else reversed(batches):
+        backward(model, step, batch)
+    step.commit()
+
+
+def each_batch_twice(model, step, rank):
+    for batch in step:
+        backward(model, step, batch)
+        backward(model, step, batch)
+    step.commit()
+
+
+LOOPS = {in_order: (1, 1), each_rank_in_an_order_of_its_own: (1, 1), each_batch_twice: (2, 2)}
+"""How often each counts a gradient, and how often it reduces them."""
+
+
+def without_empty_batches(model, step):
+    for batch in step:
+        if batch.num_documents:
+            backward(model, step, batch)
+    step.commit()
 
 
 def gradients_of_one_process():
@@ -159,17 +200,33 @@ def gradients_of_one_process():
     return {name: p.grad for name, p in model.named_parameters()}
 
 
-@pytest.mark.parametrize(("kind", "groups"), [("ddp", 1), ("fsdp2", 2)])
-def test_gradients_are_those_of_one_process_and_are_reduced_once_a_step(kind, groups, tmp_path):
+@pytest.fixture(scope="module", params=[("ddp", 1), ("fsdp2", 2)], ids=lambda param: param[0])
+def results(request, tmp_path_factory):
+    """What each rank wrote, and in how many parts a reduction is made."""
+    kind, groups = request.param
+    folder = tmp_path_factory.mktemp(kind)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    mp.spawn(train_rank, (port, kind, str(tmp_path)), nprocs=WORLD)
-    expected = gradients_of_one_process()
-    for rank in range(WORLD):
-        result = torch.load(tmp_path / f"{rank}.pt")
+    multiprocessing.set_forkserver_preload([__name__])  # torch is imported once for both
+    mp.start_processes(train_rank, (port, kind, str(folder)), nprocs=WORLD, start_method="forkserver")
+    return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)], groups
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_gradients_are_those_of_one_process_and_are_reduced_once_a_step(results, loop):
+    ranks, groups = results
+    expected, (times, reductions) = gradients_of_one_process(), LOOPS[loop]
+    for rank in ranks:
+        result = rank[loop.__name__]
         assert result["micros"] == 3  # 5 batches on 2 ranks: one of the six is empty
-        assert result["reductions"] == groups
+        assert result["reductions"] == reductions * groups
         assert result["grads"].keys() == expected.keys()
         for name, grad in expected.items():
-            torch.testing.assert_close(result["grads"][name], grad, rtol=0, atol=1e-6)
+            torch.testing.assert_close(result["grads"][name], times * grad, rtol=0, atol=1e-6)
+
+
+def test_a_rank_that_leaves_out_its_empty_batch_is_told_and_its_peer_does_not_wait_without_end(results):
+    (full, lacking), _ = results
+    assert lacking["error"].startswith("LoaderError: step 0: micro-batch 2 of 3 was not passed to step.sync")
+    assert full["error"].startswith("RuntimeError")

@@ -1,6 +1,7 @@
 """A step without a cluster: its loss, its contexts, its rules."""
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -243,6 +244,106 @@ def test_gradients_are_synchronised_in_the_last_micro_batch_alone():
         with one.sync(model, batch):
             pass
     assert model.quiet == 2
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_gradients_are_synchronised_in_the_last_call_whatever_the_order(order):
+    one, model, quiet = step(), Counting(), []
+    batches = list(one)
+    for micro in order:
+        with one.sync(model, batches[micro]):
+            quiet.append(model.quiet)
+    assert quiet == [1, 2, 2]
+    one.commit()
+
+
+def test_with_two_passes_a_batch_gradients_are_synchronised_once_every_batch_has_come():
+    one, model, quiet = step(), Counting(), []
+    for batch in one:
+        for _ in range(2):
+            with one.sync(model, batch):
+                quiet.append(model.quiet)
+    assert quiet == [1, 2, 3, 4, 4, 4]
+    one.commit()
+
+
+def test_each_model_is_synchronised_in_its_own_last_call():
+    one, models = step(), (Counting(), Counting())
+    batches = list(one)
+    for model in models:
+        for batch in batches:
+            with one.sync(model, batch):
+                pass
+    assert [model.quiet for model in models] == [2, 2]
+    one.commit()
+
+
+def test_a_call_that_an_exception_leaves_does_not_count_and_may_be_made_again():
+    one, model, quiet = step(), Counting(), []
+    for batch in one:
+        for fails in (True, False):
+            with suppress(MemoryError), one.sync(model, batch):
+                quiet.append(model.quiet)
+                if fails and batch.num_documents == 2:
+                    raise MemoryError
+    assert quiet == [1, 2, 3, 4, 4, 4]
+    one.commit()
+
+
+LEFT_OUT = r"step 9: micro-batch {} of 3 was not passed to step\.sync, .* also for an empty one"
+
+
+@pytest.mark.parametrize("skipped", [1, 2])
+def test_a_loop_that_leaves_a_micro_batch_out_is_told_when_it_asks_for_the_next(skipped):
+    one, model = step(), Counting()
+    batches = iter(one)
+    for k in range(skipped):
+        with one.sync(model, next(batches)):
+            assert model.quiet == k + 1
+    next(batches)
+    with pytest.raises(LoaderError, match=LEFT_OUT.format(skipped)):
+        next(batches)
+
+
+@pytest.mark.parametrize("skipped", [0, 1, 2])
+def test_a_loop_over_a_list_that_leaves_a_micro_batch_out_is_told_at_commit(skipped):
+    one, model = step(), Counting()
+    for k, batch in enumerate(list(one)):
+        if k != skipped:
+            with one.sync(model, batch):
+                pass
+    with pytest.raises(LoaderError, match=LEFT_OUT.format(skipped)):
+        one.commit()
+
+
+def test_a_model_that_gets_some_of_the_micro_batches_alone_is_told_at_commit():
+    one, whole, part = step(), Counting(), Counting()
+    for k, batch in enumerate(one):
+        with one.sync(whole, batch), one.sync(part, batch) if k else nullcontext():
+            pass
+    with pytest.raises(LoaderError, match=LEFT_OUT.format(0)):
+        one.commit()
+
+
+def test_a_loop_that_passes_each_micro_batch_one_later_is_not_refused():
+    one, model, before = step(), Counting(), None
+    for batch in chain(one, [None]):
+        if before is not None:
+            with one.sync(model, before):
+                pass
+        before = batch
+    assert model.quiet == 2
+    one.commit()
+
+
+def test_a_step_without_a_call_is_refused_where_the_loop_has_made_some_before():
+    one, model = step(), Counting()
+    with one.sync(model, next(iter(one))):
+        pass
+    one.retry()
+    list(one)
+    with pytest.raises(LoaderError, match=LEFT_OUT.format(0)):
+        one.commit()
 
 
 class Flagged:
