@@ -9,6 +9,7 @@ on from the other and `raypack verify` reads both.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,7 @@ from ray.train.v2._internal.execution.checkpoint.checkpoint_manager import Check
 from ray.train.v2._internal.execution.storage import StorageContext, get_fs_and_path
 from ray.train.v2._internal.execution.training_report import _TrainingReport
 
+from raypack.arguments import shown
 from raypack.errors import LoaderError
 from raypack.train.keeping import keep_newest_good
 from raypack.train.registered import registered
@@ -42,9 +44,22 @@ class LocalRun:
     def __init__(self, config: RunConfig) -> None:
         self._config = config
         self._known: _Manager | None = None
-        filesystem, root = get_fs_and_path(config.storage_path, config.storage_filesystem)
-        self.path = f"{str(root).rstrip('/')}/{config.name}"
-        self._found = registered(filesystem, self.path)
+        self.path, self._found = "", False
+        if self.has_storage:
+            filesystem, root = get_fs_and_path(config.storage_path, config.storage_filesystem)
+            self.path = f"{str(root).rstrip('/')}/{config.name}"
+            self._found = bool(registered(filesystem, self.path))
+
+    @property
+    def has_storage(self) -> bool:
+        """Whether Ray Train can store anything there; with workers it refuses a relative path."""
+        path = self.storage_path
+        return bool(self._config.storage_filesystem) or os.path.isabs(path) or "://" in path
+
+    @property
+    def storage_path(self) -> str:
+        """What the trainer was given."""
+        return str(self._config.storage_path)
 
     @property
     def storage(self) -> StorageContext:
@@ -91,14 +106,20 @@ def current_run() -> LocalRun:
     """Return the run whose train function calls, in local mode.
 
     Raises:
-        LoaderError: The trainer began before raypack knew of it.
+        LoaderError: The trainer began before raypack knew of it, or its storage path is relative.
     """
     if not _runs:
         raise LoaderError(
             "in local mode raypack.train must be imported before trainer.fit() is called, got a train "
             "function that imports it by itself: import it at the top of the script"
         )
-    return _runs[-1]
+    run = _runs[-1]
+    if not run.has_storage:
+        raise LoaderError(
+            f"storage_path must be an absolute path or a URI, got {shown(run.storage_path)}: checkpoints of "
+            "local mode lie there too"
+        )
+    return run
 
 
 def run_locally(run: Callable[[Any, Callable[[], Any]], Any], trainer: Any, train: Callable[[], Any]) -> Any:
@@ -115,6 +136,7 @@ def run_locally(run: Callable[[Any, Callable[[], Any]], Any], trainer: Any, trai
         result = run(trainer, here.around(train))
         if here.last is not None:
             result.path = here.path  # which Ray Train leaves out
+            result.checkpoint = result.checkpoint or here.last  # None after a report of metrics alone
         return result
     finally:
         _runs.remove(here)

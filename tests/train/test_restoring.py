@@ -12,7 +12,7 @@ from ray.train import Checkpoint, RunConfig
 
 from raypack.errors import CheckpointError, LoaderError
 from raypack.train import get_good_checkpoint
-from raypack.train.local_mode import LocalRun
+from raypack.train.local_mode import LocalRun, current_run, run_locally
 from raypack.train.registered import SNAPSHOT, registered
 from raypack.train.restoring import Origin
 from tests.conftest import long_tailed
@@ -125,6 +125,20 @@ def test_a_checkpoint_of_ours_is_gone_on_from_whatever_is_to_be_done_with_others
 
 def test_a_loader_may_begin_anew_beside_checkpoints(run):
     assert Origin(None).state(None) is None
+
+
+def test_a_trainer_in_local_mode_whose_storage_is_no_place_for_ray_train_runs_without_raypack_alone(tmp_path):
+    config = RunConfig(name="run", storage_path="results")
+
+    def train():
+        with pytest.raises(LoaderError, match="storage_path must be an absolute path or a URI, got"):
+            current_run()
+        return "ran"
+
+    result = run_locally(lambda _, train: train(), SimpleNamespace(run_config=config), train)
+    assert result == "ran"
+    with pytest.raises(LoaderError, match=r"must be imported before trainer\.fit"):
+        current_run()
 
 
 def test_what_a_loader_goes_on_from_is_checked_at_the_door():
