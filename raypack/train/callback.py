@@ -11,7 +11,8 @@ from typing import Any
 
 from ray.train import Checkpoint, UserCallback
 
-from raypack.train.checkpoint_reading import read_state
+from raypack.train.keeping import keep_newest_good, manager_of
+from raypack.train.restoring import check_state
 from raypack.train.saving import REASON, RESIZE, Wish, ask_to_save
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,8 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
     """Verifies the data's state in every reported checkpoint, and saves before a planned resize.
 
     Each checkpoint is read again on the storage where it came to lie; one that cannot be resumed from
-    is logged as an error, with the file and the fault. Before a resize that Ray Train has planned,
+    is logged as an error, with the file and the fault, and the newest good one is kept beyond
+    ``num_to_keep`` until there is another. Before a resize that Ray Train has planned,
     every rank is asked to report once more, in the way that the train function did last, so that the
     new workers go on where the old ones stopped; where that takes too long, from the last checkpoint.
     Runs in Ray Train's controller and never raises into it.
@@ -96,7 +98,7 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
     def _verify(self, checkpoint: Checkpoint) -> None:
         for name in self._names:
             try:
-                state = read_state(checkpoint.filesystem, checkpoint.path, name)
+                state = check_state(checkpoint.filesystem, checkpoint.path, name)
             except Exception as error:  # the controller must live on, whatever storage does
                 logger.error("the checkpoint cannot be resumed from: %s", error)
             else:
@@ -106,8 +108,9 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
 
     @_never_raises
     def after_worker_group_start(self, worker_group: Any) -> None:
-        """Know the workers that may be asked to save."""
+        """Know the workers that may be asked to save, and have the newest good checkpoint kept."""
         self._workers, self._failed = worker_group, False
+        keep_newest_good(manager_of(worker_group), self._names)
 
     @_never_raises
     def before_worker_group_shutdown(self, worker_group: Any) -> None:
