@@ -31,3 +31,7 @@ class LoaderError(RaypackError, RuntimeError):
 
 class StreamError(RaypackError, RuntimeError):
     """Examples cannot reach the train loop: no CPU for the reader, a dead actor, a wrong batch."""
+
+
+class DegradedError(RaypackError, RuntimeError):
+    """In strict mode (``RAYPACK_STRICT=1``) alone: something failed that a run survives with a warning."""

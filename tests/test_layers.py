@@ -10,7 +10,7 @@ import pytest
 import raypack
 
 PACKAGE = Path(raypack.__file__).parent
-BASE = ("errors", "arguments", "arrays", "compiled", "version")
+BASE = ("errors", "guards", "arguments", "arrays", "compiled", "version")
 LAYERS = (
     *BASE,
     "sampling",

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from ray.train import Checkpoint, UserCallback
 
-from raypack.train.keeping import keep_newest_good, manager_of
+from raypack.errors import CheckpointError
+from raypack.guards import degrade, guard
+from raypack.train.hooks import check_hooks, log_where_ray_train_does
+from raypack.train.resizing import ResizeSave, save_before_resize
 from raypack.train.restoring import check_state
-from raypack.train.saving import REASON, RESIZE, Wish, ask_to_save
+from raypack.train.saving import REASON
 
 logger = logging.getLogger(__name__)
 
 START_TIMEOUT_VARIABLE = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
-_POLL_S = 0.05
 
 _bases: tuple[type, ...]
+_needed: tuple[str, ...]
 try:
     from ray.train.v2._internal.execution.callback import (
         ControllerCallback,
@@ -28,25 +28,25 @@ try:
         WorkerGroupCallback,
     )
 
+    from raypack.train.keeping import keep_newest_good, manager_of
+
     _bases = (ControllerCallback, WorkerGroupCallback, ReportCallback)
+    _needed = (
+        "after_controller_start",
+        "after_report",
+        "after_worker_group_start",
+        "before_worker_group_shutdown",
+        "before_controller_execute_failure_decision",
+        "before_controller_execute_resize_decision",
+    )
     HOOKED = True
 except ImportError:
-    _bases = (UserCallback,)
+    _bases, _needed = (UserCallback,), ("after_report",)
     HOOKED = False
 """Whether Ray Train's own hooks are there; the public interface knows nothing of resizes."""
 
 
-def _never_raises(hook: Callable[..., None]) -> Callable[..., None]:
-    """Log what a hook raises: in the controller it would end the run."""
-
-    @wraps(hook)
-    def guarded(*arguments: Any, **more: Any) -> None:
-        try:
-            hook(*arguments, **more)
-        except Exception:
-            logger.exception("raypack's callback failed in %s; the run goes on", hook.__name__)
-
-    return guarded
+_FAILED = "raypack's callback failed in %s; the run goes on"  # in the controller an error would end the run
 
 
 class RaypackCallback(*_bases):  # type: ignore[misc]
@@ -57,7 +57,8 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
     ``num_to_keep`` until there is another. Before a resize that Ray Train has planned,
     every rank is asked to report once more, in the way that the train function did last, so that the
     new workers go on where the old ones stopped; where that takes too long, from the last checkpoint.
-    Runs in Ray Train's controller and never raises into it.
+    How each save went and how long the resize waited is logged and kept in ``resizes``. Runs in Ray
+    Train's controller and never raises into it, unless ``RAYPACK_STRICT=1`` is set.
 
     Args:
         names: Names of the run's loaders; an unnamed one is None.
@@ -65,7 +66,13 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
         start_timeout_s: How long Ray Train waits for the workers of a new size before it looks again
             what there is, seconds; it sets ``RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S`` unless that is
             set. Ray's own 60 s are lost each time that a node vanishes. None leaves it alone.
+
+    Raises:
+        RaypackError: The installed Ray calls a hook with other parameters, also one of a subclass.
     """
+
+    resizes: list[ResizeSave]
+    """How each save before a planned resize went, in order."""
 
     def __init__(
         self,
@@ -74,6 +81,8 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
         save_timeout_s: float = 60.0,
         start_timeout_s: float | None = 25.0,
     ) -> None:
+        check_hooks(type(self), _bases, _needed)
+        self.resizes = []
         self._names = names
         self._save_timeout_s = save_timeout_s
         self._workers: Any = None
@@ -82,72 +91,67 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
         if start_timeout_s is not None:
             os.environ.setdefault(START_TIMEOUT_VARIABLE, f"{start_timeout_s:g}")
         if not HOOKED:
-            logger.warning("this Ray has no hook before a resize; steps since the last report are lost there")
+            degrade(logger, "this Ray has no hook before a resize; a resize loses the steps since a report")
 
     # -- reports ---------------------------------------------------------------------------------
 
-    @_never_raises
-    def after_report(self, context: Any, metrics: list[dict[str, Any]], checkpoint: Any = None) -> None:
-        """Read and check the report's checkpoint; Ray's own hook gives it in its first argument."""
-        if HOOKED:
-            checkpoint = context.checkpoint
-            self._saves += REASON in context.metrics
-        if checkpoint is not None:
+    if HOOKED:
+
+        @guard(logger, _FAILED, "after_report")
+        def after_report(self, training_report: Any, metrics: list[dict[str, Any]]) -> None:
+            """Read and check the report's checkpoint; count a save that raypack asked for."""
+            self._saves += REASON in training_report.metrics
+            self._verify(training_report.checkpoint)
+
+    else:
+
+        @guard(logger, _FAILED, "after_report")
+        def after_report(  # type: ignore[misc]
+            self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Checkpoint | None
+        ) -> None:
+            """Read and check the report's checkpoint."""
             self._verify(checkpoint)
 
-    def _verify(self, checkpoint: Checkpoint) -> None:
+    def _verify(self, checkpoint: Checkpoint | None) -> None:
+        if checkpoint is None:
+            return
         for name in self._names:
             try:
                 state = check_state(checkpoint.filesystem, checkpoint.path, name)
-            except Exception as error:  # the controller must live on, whatever storage does
+            except (CheckpointError, OSError) as error:
                 logger.error("the checkpoint cannot be resumed from: %s", error)
             else:
                 logger.info("verified %s: step %d", checkpoint.path, state.step)
 
-    # -- resizes ---------------------------------------------------------------------------------
+    # -- the controller and its workers ----------------------------------------------------------
 
-    @_never_raises
+    @guard(logger, _FAILED, "after_controller_start")
+    def after_controller_start(self, train_run_context: Any) -> None:
+        """Log where Ray Train's controller logs."""
+        log_where_ray_train_does()
+
+    @guard(logger, _FAILED, "after_worker_group_start")
     def after_worker_group_start(self, worker_group: Any) -> None:
         """Know the workers that may be asked to save, and have the newest good checkpoint kept."""
         self._workers, self._failed = worker_group, False
         keep_newest_good(manager_of(worker_group), self._names)
 
-    @_never_raises
+    @guard(logger, _FAILED, "before_worker_group_shutdown")
     def before_worker_group_shutdown(self, worker_group: Any) -> None:
         """Forget them."""
         self._workers = None
 
-    @_never_raises
+    # -- resizes ---------------------------------------------------------------------------------
+
+    @guard(logger, _FAILED, "before_controller_execute_failure_decision")
     def before_controller_execute_failure_decision(self, failure_decision: Any) -> None:
         """Know that the resize decision that follows is a restart, of workers that are no more."""
         self._failed = True
 
-    @_never_raises
+    @guard(logger, _FAILED, "before_controller_execute_resize_decision")
     def before_controller_execute_resize_decision(self, resize_decision: Any) -> None:
         """Have every rank save, and wait until the checkpoint is registered."""
         if self._workers is None or self._failed or not self._save_timeout_s:
             return
-        able = self._workers.execute(ask_to_save, Wish(RESIZE, hold_s=self._save_timeout_s))
-        if not all(able):
-            logger.info(
-                "no save before the resize: the train function has not reported yet, or runs no loader"
-            )
-            return
-        wanted, deadline = self._saves + 1, time.monotonic() + self._save_timeout_s
-        while self._saves < wanted and time.monotonic() < deadline:
-            status = self._workers.poll_status(timeout=1)  # registers what the ranks report
-            if self._saves < wanted and status.errors:
-                logger.warning("no save before the resize: a rank failed: %s", status.errors)
-                return
-            if self._saves < wanted and status.finished:
-                logger.info("no save before the resize: the train function has ended")
-                return
-            time.sleep(_POLL_S)
-        if self._saves >= wanted:
-            logger.info("saved before the resize to %d workers", resize_decision.num_workers)
-        else:
-            logger.warning(
-                "no save within save_timeout_s=%g; resizing from the last checkpoint. A save takes up to "
-                "three steps: give more where steps are long",
-                self._save_timeout_s,
-            )
+        workers, limit = resize_decision.num_workers, self._save_timeout_s
+        self.resizes.append(save_before_resize(self._workers, workers, limit, lambda: self._saves))
