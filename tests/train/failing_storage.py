@@ -40,6 +40,10 @@ class FailingFiles(FSSpecHandler):
         return super().open_output_stream(path, metadata)
 
     def _note(self, path):
+        damage = self.orders / f"damage-{os.path.basename(path)}"
+        if damage.exists():
+            damage.unlink()
+            os.truncate(path, os.path.getsize(path) - 7)
         with open(self.orders / "opened", "a") as log:
             log.write(f"{path}\n")
 
@@ -53,6 +57,11 @@ def failing_storage(orders):
 def order(orders, file, code, times=10**6, after=0):
     """Let writes of a file fail with an errno, after some that are fine; 0 stands for a throttled store."""
     (Path(orders) / file).write_text(f"{code} {times} {after}")
+
+
+def damage(orders, file):
+    """Let the next file of a name lose its end where it lies, just before somebody reads it."""
+    (Path(orders) / f"damage-{file}").touch()
 
 
 def opened(orders):
