@@ -26,6 +26,7 @@ class GlobalDeal:
     def __init__(self, planner: StepPlanner, epochs: int) -> None:
         self._planner = planner
         self._epochs = epochs
+        self._before: dict[str, Any] | None = None
 
     @property
     def epoch(self) -> int:
@@ -62,6 +63,7 @@ class GlobalDeal:
             return None
         meta = row.meta
         if planner.finished and meta.epoch == planner.epoch + 1:
+            self._before = self.plan()  # the state until a step of the new epoch is committed
             planner.start_epoch(meta.epoch)
         expected = (planner.epoch, planner.cursor.steps, 0)
         if (meta.epoch, meta.step, meta.micro) != expected:
@@ -84,14 +86,15 @@ class GlobalDeal:
     def commit(self, facts: StepFacts) -> None:
         """Move over a step that was trained."""
         self._planner.commit_to(facts.end)
+        self._before = None
 
     def shared(self) -> Any:
         """Return the planner's state: equal on all ranks by nature."""
         return self.plan()
 
     def plan(self) -> dict[str, Any]:
-        """Return the planner's state."""
-        return self._planner.state().to_dict()
+        """Return the planner's state after the last commit."""
+        return self._before or self._planner.state().to_dict()
 
     def own(self) -> dict[str, Any] | None:
         """Return None: ranks have nothing of their own."""

@@ -21,14 +21,13 @@ from raypack.data.reader import ReadSpec
 from raypack.data.stream import Stream
 from raypack.errors import LoaderError
 from raypack.source import ArrowSource
-from raypack.train.data_ranks import OTHER_STATE, by_data_rank, entries_by_data_rank
 from raypack.train.deal import Deal, StepFacts
-from raypack.train.ledger import Attempt, EpochEntry, Ledger
+from raypack.train.ledger import Ledger
 from raypack.train.place import Place
 from raypack.train.recipe import Pace, PackedData
 from raypack.train.rows import Rows, plan_of
-from raypack.train.run_state import digest_of, state_values
 from raypack.train.saving import Saver
+from raypack.train.standing import Standing
 from raypack.train.step import Step
 from raypack.train.tally import Tally
 from raypack.train.unsaved import note
@@ -56,13 +55,17 @@ class PackedLoader:
         meeting: MeetingPoint,
         device: torch.device,
         pace: Pace,
+        reported: int | None = None,
+        on_close: Callable[[Standing], None] | None = None,
     ) -> None:
         self._recipe, self._name, self._place, self._source = recipe, name, place, source
         self._deal, self._ledger = deal, ledger
         self._node_planner, self._meeting, self._device = node_planner, meeting, device
         self._pace, self._rows = pace, Rows(iter(()))
         self._told = self._committed_batches = self._tokens_here = 0
-        self._first_step = self._reported = ledger.steps
+        self._first_step = ledger.steps
+        self._reported = ledger.steps if reported is None else reported
+        self._on_close = on_close
         self._trained = Tally(source.fingerprint)
         self._open_step: Step | None = None
         self._uses_sync = False
@@ -209,14 +212,7 @@ class PackedLoader:
         """
         self._check_open("reported")
         self._require_commit("report was called")
-        epochs = self._trained.entries()
-        return {
-            "step": self.steps_done,
-            "digest": digest_of([self._deal.shared(), self._ledger.to_dict()]),
-            "refused": [[e.refused.retries, e.refused.steps, [*e.refused.numbers]] for e in epochs],
-            "own": digest_of(self._deal.own()),
-            "epochs": epochs,
-        }
+        return self.standing().word()
 
     def remember(self, report: Callable[[dict[str, Any]], None] | None) -> None:
         """Know that a report was made, and how the train function makes one; see `Saver`."""
@@ -238,26 +234,23 @@ class PackedLoader:
         Raises:
             LoaderError: Peers of one data rank have trained different examples, or differ in their state.
         """
-        attempt = Attempt(
-            number=self._ledger.attempts[-1].number + 1 if self._ledger.attempts else 0,
-            world_size=self._place.data_world_size,
-            first_step=self._first_step,
-            steps=self._trained.steps,
-            batches_per_step=self._deal.batches_per_step,
-            options=self._recipe.options,
-        )
-        by_data_rank(self._place, [word["own"] for word in words], OTHER_STATE)
-        trained = entries_by_data_rank(self._place, [word["epochs"] for word in words])
-        epochs = [EpochEntry.over_ranks(column) for column in zip(*trained, strict=True)]
-        return state_values(
-            deal=self._deal.kind,
-            nonce=nonce,
-            world_size=self._place.data_world_size,
-            source_path=self._recipe.source_path,
+        return self.standing().run_state(nonce, words)
+
+    def standing(self) -> Standing:
+        """Return where this rank stands after its last commit."""
+        deal = self._deal
+        return Standing(
+            place=self._place,
+            recipe=self._recipe,
             source=self._source.summary(),
-            goal=self._recipe.goal,
-            plan=self._deal.plan(),
-            ledger=self._ledger.extended(attempt, epochs),
+            deal=deal.kind,
+            batches_per_step=deal.batches_per_step,
+            shared=deal.shared(),
+            plan=deal.plan(),
+            own=deal.own(),
+            ledger=self._ledger,
+            epochs=self._trained.entries(),
+            reported=self._reported,
         )
 
     def _require_commit(self, what: str) -> None:
@@ -284,6 +277,8 @@ class PackedLoader:
             elif ray.is_initialized():
                 self._node_planner.leave.remote(self._place.rank)
             self._meeting.leave()
+            if self._on_close is not None:
+                self._on_close(self.standing())
 
     def __enter__(self) -> PackedLoader:
         return self

@@ -6,6 +6,7 @@ import logging
 import uuid
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import ray
 import ray.train
@@ -13,6 +14,9 @@ import ray.train
 from raypack.errors import LoaderError
 
 logger = logging.getLogger(__name__)
+
+_local_groups: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+"""A name for each start in local mode, where there is no placement group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ class Place:
             node_id=ray.get_runtime_context().get_node_id(),
             node_address=ray.util.get_node_ip_address(),
             run_name=context.get_experiment_name(),
-            group=f"local-{uuid.uuid4().hex}",
+            group=_local_groups.setdefault(context, f"local-{uuid.uuid4().hex}"),
             largest_world=1,
             worker_cpus=0.0,
             local=True,

@@ -60,6 +60,7 @@ class RankDeal:
         self._steps = steps
         self._epochs = epochs
         self._agree = agree
+        self._before: tuple[dict[str, Any], dict[str, Any] | None] | None = None
 
     @property
     def epoch(self) -> int:
@@ -101,6 +102,7 @@ class RankDeal:
                 break
             if self.epoch + 1 >= self._epochs:
                 return None
+            self._before = self.plan(), self.own()  # the state until a step of the new epoch is committed
             self._sampler.start_epoch(self.epoch + 1)
             self._steps = 0
         else:
@@ -128,18 +130,21 @@ class RankDeal:
         """Move over a step that was trained."""
         commit_examples(self._sampler, facts.end.position - self._sampler.sampler.committed)
         self._steps = facts.end.steps
+        self._before = None
 
     def shared(self) -> Any:
         """Return epoch and steps: all that ranks have in common."""
-        return [self.epoch, self._steps, self._batches_per_step]
+        return [*self.plan().values()]
 
     def plan(self) -> dict[str, Any]:
-        """Return epoch, steps and batches a step."""
+        """Return epoch, steps and batches a step, after the last commit."""
+        if self._before is not None:
+            return self._before[0]
         return {"epoch": self.epoch, "steps": self._steps, "batches_per_step": self._batches_per_step}
 
     def own(self) -> dict[str, Any] | None:
-        """Return the state of the sampler, the same on all peers of the data rank."""
-        return self._sampler.state().to_dict()
+        """Return the state of the sampler after the last commit, the same on all peers of the data rank."""
+        return self._sampler.state().to_dict() if self._before is None else self._before[1]
 
 
 def counted_once(add: Agree, *, is_first_peer: bool) -> Agree:

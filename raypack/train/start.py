@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ray.train.torch
 import torch
@@ -21,10 +21,12 @@ from raypack.train.last_report import remember_start
 from raypack.train.ledger import Ledger
 from raypack.train.loader import PackedLoader
 from raypack.train.local_mode import current_run
+from raypack.train.opened import Opened, opened_before, state_again, tell, word_of
 from raypack.train.place import Place
 from raypack.train.recipe import PackedData
 from raypack.train.restoring import LAST, REFUSE, Origin
 from raypack.train.run_state import RunState
+from raypack.train.standing import Standing
 from raypack.train.starts import global_start, rank_start
 
 if TYPE_CHECKING:
@@ -35,7 +37,6 @@ logger = logging.getLogger(__name__)
 CHANGES = ("maximum_tokens", "maximum_examples", "batches_per_step")
 """What of a recipe may differ when a run goes on."""
 _START_TIMEOUT_S = 300.0
-_opened: dict[str, int] = {}
 
 
 def get_loader(
@@ -51,7 +52,10 @@ def get_loader(
 ) -> PackedLoader:
     """Return this train worker's loader, restored from the run's last checkpoint if there is one.
 
-    Called by every rank in the train function; any number of workers may go on from a checkpoint.
+    Called by every rank in the train function; any number of workers may go on from a checkpoint. Opened
+    again in the same attempt, such as after an error that the train function has caught, a loader goes on
+    from what its processes have committed, as the model in their memory does; a warning says so where no
+    checkpoint holds that. Only one of a name may be open at a time.
 
     Args:
         recipe: What is trained and how; the same on every rank.
@@ -65,13 +69,13 @@ def get_loader(
         data_dim: The dimension of the mesh along which data differs, such as ``"dp"``, or several, such
             as ``("replicate", "shard")``.
         checkpoint: What the data goes on from, the checkpoint that the model was loaded from: ``last``,
-            which `ray.train.get_checkpoint` returns; another one, such as that of `get_good_checkpoint`; or
-            None, to begin anew.
+            which `ray.train.get_checkpoint` returns, or what was committed in this attempt; another one, such
+            as that of `get_good_checkpoint`; or None, to begin anew.
         foreign: What is done with a checkpoint that was reported without `raypack.train.report` and holds no
             state of any data: ``refuse`` it, or ``begin`` the data anew under its weights.
 
     Raises:
-        LoaderError: Not in a Ray Train worker, or ranks differ.
+        LoaderError: Not in a Ray Train worker, a loader of this name is open, or ranks differ.
         SourceError: The source cannot be opened on this node, or is not what the run began with.
         CheckpointError: A file of the checkpoint is missing, damaged, stale or foreign.
     """
@@ -86,10 +90,12 @@ def get_loader(
         current_run()
     place = replace(place, data_ranks=data_ranks_of(mesh, data_dim, place.world_size))
     torch_device = torch.device(device) if device is not None else ray.train.torch.get_device()
-    label = _label(place, name)
+    opened = opened_before(place, name)
+    opened.count += 1
+    label = f"{name or ''}{opened.count}"
     meeting = join_meeting(place.world_size, place.rank, name=place.actor_name("meeting", label))
     try:
-        return _open(recipe, name, place, torch_device, allowed, meeting, label, origin)
+        return _open(recipe, name, place, torch_device, allowed, meeting, label, origin, opened)
     except BaseException:  # whatever ends it: nobody meets for this loader any more
         meeting.leave()
         raise
@@ -104,11 +110,13 @@ def _open(
     meeting: MeetingPoint,
     label: str,
     origin: Origin,
+    opened: Opened,
 ) -> PackedLoader:
     """Return the loader once all ranks have met; see `get_loader`."""
     source = _open_everywhere(meeting, place, recipe)
-    restored = _agree(meeting, place, source, recipe, name, origin)
-    if restored is not None and origin.is_last:
+    standing = opened.standing if origin.checkpoint == LAST else None
+    restored = _agree(meeting, place, source, recipe, name, origin, word_of(opened, standing), standing)
+    if standing is None and restored is not None and origin.is_last:
         remember_start(place.group, name, restored.to_dict())
     _check_restored(recipe, source, place, restored, allowed)
     start = rank_start if recipe.deal == "rank" else global_start
@@ -117,7 +125,7 @@ def _open(
     node_planner = start_planner(
         spec, name=place.actor_name(f"planner:{whose}", label), node_id=place.node_id
     )
-    return PackedLoader(
+    loader = PackedLoader(
         recipe,
         name=name,
         place=place,
@@ -128,14 +136,13 @@ def _open(
         meeting=meeting,
         device=device,
         pace=pace,
+        reported=standing.reported if standing is not None else None,
+        on_close=opened.end,
     )
-
-
-def _label(place: Place, name: str | None) -> str:
-    """Return a name for the actors of this loader; another one each time it is opened in a process."""
-    key = f"{place.group}:{name}"
-    _opened[key] = _opened.get(key, 0) + 1
-    return f"{name or ''}{_opened[key]}"
+    if standing is not None:
+        tell(name, standing)
+    opened.begin(standing)
+    return loader
 
 
 def _open_everywhere(meeting: MeetingPoint, place: Place, recipe: PackedData) -> ArrowSource:
@@ -174,8 +181,10 @@ def _agree(
     recipe: PackedData,
     name: str | None,
     origin: Origin,
+    again: dict[str, Any],
+    standing: Standing | None,
 ) -> RunState | None:
-    """Share what rank 0 reads of the checkpoint; make sure that all ranks see one source and one recipe."""
+    """Share what rank 0 reads of the checkpoint, or what all have committed since; see that all agree."""
     recipe = replace(recipe, source=recipe.source_path)
     own = {
         "fingerprint": source.fingerprint,
@@ -184,10 +193,10 @@ def _agree(
         "foreign": origin.foreign,
     }
     word = {**own, **{f.name: getattr(recipe, f.name) for f in fields(recipe)}}
+    word |= {"again": again, "restored": None, "fault": None}
     if place.rank == 0:
-        word |= {"restored": None, "fault": None}
         try:
-            word["restored"] = origin.state(name)
+            word["restored"] = origin.state(name) if standing is None else None
         except (CheckpointError, OSError) as error:
             word["fault"] = str(error)
     words = meeting.meet("start", word, timeout_s=_START_TIMEOUT_S, what="get_loader")
@@ -195,13 +204,13 @@ def _agree(
         raise CheckpointError(words[0]["fault"])
     for rank, other in enumerate(words):
         for what, value in other.items():
-            if what not in ("restored", "fault") and value != words[0][what]:
+            if what not in ("again", "restored", "fault") and value != words[0][what]:
                 raise LoaderError(
                     f"rank {rank} has another {what} than rank 0: {shown(value)}, not "
                     f"{shown(words[0][what])}; every rank must open the same source with the same recipe"
                 )
     state: RunState | None = words[0]["restored"]
-    return state
+    return state_again(name, standing, [word["again"] for word in words]) or state
 
 
 def _checked_changes(may_change: Collection[str]) -> frozenset[str]:
