@@ -7,9 +7,11 @@ import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import ray.train
 
+from raypack.actors.meeting_point import MeetingPoint
 from raypack.arguments import choice, type_name
 from raypack.errors import LoaderError
 from raypack.train.checkpoint_files import (
@@ -34,7 +36,8 @@ from raypack.train.saving import REASON
 from raypack.train.sending import RankDirectory, send, send_metrics
 from raypack.train.together import Together
 
-_reports: dict[str, int] = {}
+_reports: WeakKeyDictionary[MeetingPoint, int] = WeakKeyDictionary()
+"""How many reports were begun in each meeting: as many on every rank."""
 
 
 def report(
@@ -78,7 +81,7 @@ def report(
     first = next(iter(loaders.values()))
     place = first.place
     words = {name: one.word() for name, one in loaders.items()}
-    count = _reports[place.group] = _reports.get(place.group, 0) + 1  # what was refused here is no report
+    count = _reports[first.meeting] = _reports.get(first.meeting, 0) + 1  # what was refused here is no report
     together = Together(first.meeting, count, timeout_s)
     last = last_report(place.group)
     same = last is not None and last.is_like(metrics, save, place.rank)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,9 +139,11 @@ def misuse(config):
         attempt("save-kind", lambda: report({}, loader, save=str(out)))
         attempt("same-file", lambda: report({}, loader, save=_write_model))
         report({"fine": 1}, loader)
+        attempt("open-already", lambda: get_loader(config["recipe"]))
         if rank == 0:
             attempt("alone", lambda: report({}, loader, timeout_s=3))
     attempt("closed", lambda: next(iter(loader)))
+    opened_thrice(config)
 
 
 def _write_model(directory):
@@ -251,17 +254,19 @@ def through_shards(config):
     (out / f"trained-{rank}").write_text(json.dumps([examples, numbers]))
 
 
-def twice(config):
-    """Train a part, report, open the loader again, train the rest; in one process."""
+def opened_thrice(config):
+    """Train a part and report it, a second until an error that is caught, then the rest."""
     starts = []
-    for last in (False, True):
-        with get_loader(config["recipe"]) as loader:
+    for stop in (9, 14, None):
+        with suppress(MemoryError), get_loader(config["recipe"]) as loader:
             starts.append(loader.steps_done)
             for step in loader:
                 for _ in step:
                     pass
+                if step.index == 14 and stop == 14:
+                    raise MemoryError
                 step.commit()
-                if step.index == 9 and not last:
+                if step.index == stop:
                     break
             report({"starts": starts, "done": loader.progress}, loader)
 

@@ -154,8 +154,10 @@ def test_a_start_that_cannot_go_on_from_a_checkpoint_says_why_on_every_rank(chai
 # -- rules of the loop ----------------------------------------------------------------------------
 
 
-def test_each_misuse_of_the_loop_is_a_named_error_on_every_rank(place, source, tmp_path):
-    fit(functions.misuse, tmp_path, recipe_of(source, backend="direct"), 2, name="misuse")
+def test_each_misuse_of_the_loop_is_a_named_error_on_every_rank_and_a_loader_is_opened_again(
+    place, source, tmp_path
+):
+    result = fit(functions.misuse, tmp_path, recipe_of(source, backend="direct"), 2, name="misuse")
     expected = {
         "report-before-commit": "LoaderError: step 0 is not committed, but report was called",
         "commit-too-early": "LoaderError: step 0 has 4 micro-batches on this rank, but only 0 were taken",
@@ -165,12 +167,22 @@ def test_each_misuse_of_the_loop_is_a_named_error_on_every_rank(place, source, t
         "save-kind": "TypeError: save must be a function of a directory, got str",
         "same-file": "LoaderError: ranks 0 and 1 both saved 'model.pt'",
         "closed": "LoaderError: the loader is closed and cannot be iterated",
+        "open-already": "LoaderError: the loader is open already, on rank 0, 1: leave its 'with' block",
     }
     for name, message in expected.items():
         for rank in (0, 1):
             assert (tmp_path / f"{name}-{rank}").read_text().startswith(message), name
     alone = (tmp_path / "alone-0").read_text()
     assert alone.startswith("LoaderError: rank 0 waited 3 s in report for rank 1: report must be called")
+    assert result.metrics == {"starts": [1, 10, 14], "done": 1.0}
+    check_opened_again(result, [0, 1, 10, 14])
+
+
+def check_opened_again(result, firsts):
+    audit = verify(result.checkpoint.path)
+    assert audit.ok, audit.findings
+    assert [(epoch.complete, epoch.trained) for epoch in audit.epochs] == [(True, 1501)]
+    assert [attempt.first_step for attempt in audit.attempts] == firsts
 
 
 def test_a_run_whose_cpus_leave_nothing_for_ray_data_says_so(source, tmp_path):
@@ -227,16 +239,14 @@ def test_checkpoints_of_others_are_told_in_the_driver_and_refused_and_the_last_g
 
 
 @pytest.mark.parametrize("backend", ["direct", "ray_data"])
-def test_in_local_mode_a_loader_goes_on_from_the_last_report_of_its_process(source, backend, tmp_path):
+def test_in_local_mode_a_loader_goes_on_from_what_its_process_has_committed(source, backend, tmp_path):
     recipe = recipe_of(source, backend=backend)
     trainer = TorchTrainer(
-        functions.twice,
+        functions.opened_thrice,
         train_loop_config={"recipe": recipe},
         scaling_config=ScalingConfig(num_workers=0),
-        run_config=RunConfig(name="twice", storage_path=str(tmp_path)),
+        run_config=RunConfig(name="thrice", storage_path=str(tmp_path)),
     )
     result = trainer.fit()
-    assert result.metrics == {"starts": [0, 10], "done": 1.0}
-    audit = verify(result.checkpoint.path)
-    assert audit.ok, audit.findings
-    assert audit.epochs[0].complete
+    assert result.metrics == {"starts": [0, 10, 14], "done": 1.0}
+    check_opened_again(result, [0, 10, 14])
