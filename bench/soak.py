@@ -147,8 +147,8 @@ def main():
     console = Console(width=180)
     console.print(table)
     if audit:
-        console.print("audit:", "every example of its steps exactly once" if audit.ok else audit.findings)
-    return int(audit is not None and not audit.ok)
+        console.print("audit:", audit.findings or audit.verdict)
+    return int(audit is not None and not audit.consistent)
 
 
 if __name__ == "__main__":

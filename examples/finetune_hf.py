@@ -251,7 +251,7 @@ def finetune(args: argparse.Namespace, out: Path) -> bool:
     rich.print(audit_table(audit))
     if args.out:
         print(f"from_pretrained({audit.checkpoint!r}) loads the model")
-    return audit.ok and sum(epoch.complete for epoch in audit.epochs) == args.epochs
+    return audit.ok
 
 
 def main() -> int:

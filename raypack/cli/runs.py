@@ -7,28 +7,40 @@ from typing import Any
 
 import click
 
-from raypack.cli.group import StateCommands
+from raypack.cli.group import Failure, StateCommands
 
 
 @click.command()
 @click.argument("run_dir")
 @click.option("--source", help="Where the source lies now; by default where the run found it.")
 @click.option("--name", help="Name of the loader, for runs with several.")
-def verify(run_dir: str, source: str | None, name: str | None) -> None:
-    """Prove that a run trained every example exactly once.
+@click.option("--so-far", is_flag=True, help="The run need not have reached its goal.")
+@click.option("--allow-skipped", is_flag=True, help="Steps that step.skip() left may stay untrained.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def verify(
+    run_dir: str, source: str | None, name: str | None, so_far: bool, allow_skipped: bool, as_json: bool
+) -> None:
+    """Prove that a run trained every example of its goal exactly once.
 
     Reads one checkpoint and the source, and starts no Ray. RUN_DIR is <storage_path>/<run name>, or one
-    checkpoint in it. Exits with 1 where it is not proven.
+    checkpoint in it. Exit code 0: complete, or as much as the options ask for; 1: a fault, or what cannot
+    be read; 2: no run is there; 3: consistent so far, but the goal is not reached, or steps were skipped.
     """
-    from rich.console import Console
-
     from raypack.report import verify as run
-    from raypack.report.tables import audit_table
 
     audit = run(run_dir, source=source, name=name)
-    Console().print(audit_table(audit))
-    if not audit.ok:
-        raise SystemExit(1)
+    if as_json:
+        _print_json(audit.to_dict())
+    if not audit.found:
+        raise Failure(" ".join(audit.findings))
+    if not as_json:
+        from rich.console import Console
+
+        from raypack.report.tables import audit_table
+
+        Console().print(audit_table(audit))
+    if code := audit.exit_code(unfinished=so_far, skipped=allow_skipped):
+        raise SystemExit(code)
 
 
 @click.command()

@@ -3,65 +3,31 @@
 The ledger says how many steps of each epoch the weights have seen; the plan of those steps follows
 from the recorded state alone. The receipt says what the train loops really received and committed.
 They must agree, and the plan must hold no example twice, and all of them where the epoch is done.
+Whether that is all that the run was to do, its goal says.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
-from raypack.batching.step_planner import StepPlanner
-from raypack.batching.step_state import StepPlannerState
-from raypack.errors import CheckpointError, RaypackError, SourceError
-from raypack.report.locate import last_checkpoint, open_path
-from raypack.report.replay import Replay, explain, replay_global
-from raypack.report.replay_ranks import replay_ranks
+import pyarrow as pa
+
+from raypack.errors import RaypackError
+from raypack.report.bounds import check_bounds
+from raypack.report.locate import NoRunError, last_checkpoint, open_path
+from raypack.report.reached import is_reached, left_out, not_trained
+from raypack.report.recorded_source import check_source, open_recorded
+from raypack.report.replay import Replay, explain
+from raypack.report.replayed import GlobalReplay, RankReplay
+from raypack.report.stretches import stretches_of
+from raypack.report.verdict import Audit, EpochAudit
 from raypack.sampling.receipt import receipt_key
-from raypack.source import ArrowSource, describe_change, open_source
-from raypack.train.checkpoint_reading import read_state
-from raypack.train.ledger import Attempt, EpochEntry, Refused
-from raypack.train.rank_plan import RankPlan
+from raypack.source import ArrowSource
+from raypack.train.checkpoint_reading import read_files
+from raypack.train.ledger import EpochEntry
 from raypack.train.run_state import RunState
 
-
-@dataclass(frozen=True, slots=True)
-class EpochAudit:
-    """What the audit found of one epoch."""
-
-    epoch: int
-    steps: int
-    trained: int
-    """Examples that the receipts count."""
-    examples: int
-    """Examples of the source."""
-    tokens: int
-    """Tokens that the receipts count."""
-    refused: Refused
-    """Steps that were begun again, and those that were skipped with what they held."""
-    fill: float
-    """Tokens over the budgets of the batches that were planned for them, 0.0 to 1.0."""
-    complete: bool
-    """True when the epoch's plan is done to its end."""
-    findings: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Audit:
-    """The outcome of `verify`."""
-
-    checkpoint: str
-    """Path of the checkpoint that was read; empty where none could be."""
-    attempts: tuple[Attempt, ...]
-    """The lineage: which workers trained which steps."""
-    epochs: tuple[EpochAudit, ...]
-    findings: tuple[str, ...]
-    """What is wrong, a sentence each; empty when all is well."""
-
-    @property
-    def ok(self) -> bool:
-        """True when every example of the committed steps was trained exactly once, or skipped explicitly."""
-        return not self.findings
+_FAULTS = (RaypackError, OSError, pa.ArrowException)
 
 
 def verify(
@@ -74,79 +40,56 @@ def verify(
 
     Args:
         run_dir: ``<storage_path>/<run name>``, or one checkpoint of it; a path or URI.
-        source: Where the source lies now; None is where the run found it.
+        source: Where the source lies now; None is where the run found it, which is opened if it is a
+            local path or in the store that the run is in.
         name: The loader's name, for runs with several.
 
     Returns:
-        The audit, with ``ok`` and ``findings``; faults are findings, not exceptions.
+        The audit. ``ok``: the run is complete, its goal reached and each planned example trained exactly
+        once. ``consistent``: no fault so far. ``findings``: the faults, which are no exceptions.
     """
-    checkpoint = ""
     try:
         filesystem, path = open_path(run_dir)
         checkpoint = last_checkpoint(filesystem, path)
-        state = read_state(filesystem, checkpoint, name)
-        opened = _open(state, source)
-        epochs = _audit_ranks(state, opened) if state.deal == "rank" else _audit_global(state, opened)
-    except (RaypackError, OSError) as error:
-        return Audit(checkpoint, (), (), (str(error),))
-    findings = tuple(finding for epoch in epochs for finding in epoch.findings)
-    return Audit(checkpoint, state.ledger.attempts, epochs, findings)
+    except (NoRunError, OSError, pa.ArrowException) as error:
+        return Audit("", findings=(str(error),), found=False)
+    except RaypackError as error:
+        return Audit("", findings=(str(error),))
+    try:
+        files = read_files(filesystem, checkpoint, name)
+        opened = open_recorded(files.source_path, run_dir, source)
+        return _audit(checkpoint, files.state(len(opened)), opened)
+    except _FAULTS as error:
+        return Audit(checkpoint, findings=(str(error),))
 
 
-def _open(state: RunState, source: str | os.PathLike[str] | None) -> ArrowSource:
-    opened = open_source(os.fspath(source) if source is not None else state.source_path)
-    if opened.fingerprint != state.plan.source_id:
-        raise SourceError(
-            f"the source at {opened.path} is not the one that the run trained: "
-            f"{describe_change(state.source, opened)}"
-        )
-    return opened
-
-
-def _audit_global(state: RunState, source: ArrowSource) -> tuple[EpochAudit, ...]:
-    recorded = state.plan
-    if not isinstance(recorded, StepPlannerState):
-        raise CheckpointError(f"the global deal needs a planner's state, got {type(recorded).__name__}")
-    attempts = state.ledger.attempts
-    planner = StepPlanner(
-        recorded.source_id,
-        source.lengths,
-        attempts[0].options if attempts else recorded.options,
-        batches_per_step=recorded.batches_per_step,
-        packing=recorded.packing,
-        window=recorded.window,
-        seed=recorded.seed,
-        supervised=source.supervised,
-        shuffle=recorded.shuffle,
+def _audit(checkpoint: str, state: RunState, source: ArrowSource) -> Audit:
+    check_source(state, source)
+    check_bounds(state)
+    epochs, findings = _replayed(state, source)
+    return Audit(
+        checkpoint=checkpoint,
+        attempts=state.ledger.attempts,
+        epochs=epochs,
+        findings=(*(finding for epoch in epochs for finding in epoch.findings), *findings),
+        goal=state.goal,
+        reached=is_reached(state.goal, epochs),
+        not_trained=not_trained(state.goal, epochs, len(source)),
+        left_out=left_out(state.goal, epochs, len(source)),
     )
-    replayed = replay_global(planner, recorded.source_id, attempts)
-    audits = _compare_epochs(state, replayed, len(source))
-    planner.change(options=recorded.options, batches_per_step=recorded.batches_per_step)
-    if audits and recorded.epoch == planner.epoch and planner.state() != recorded:
-        wrong = f"its {recorded.steps} steps end at {planner.cursor}, the state at {recorded.cursor}"
-        audits[-1] = _with_finding(audits[-1], wrong)
-    return tuple(audits)
 
 
-def _audit_ranks(state: RunState, source: ArrowSource) -> tuple[EpochAudit, ...]:
-    recorded = state.plan
-    if not isinstance(recorded, RankPlan):
-        raise CheckpointError(f"the rank deal needs the ranks' records, got {type(recorded).__name__}")
-    replayed = replay_ranks(recorded, source.lengths, state.ledger.attempts)
-    audits = _compare_epochs(state, replayed.epochs, len(source))
-    same_epoch = audits and recorded.epoch == audits[-1].epoch
-    if same_epoch and replayed.remaining.to_dict() != recorded.consolidated.to_dict():
-        audits[-1] = _with_finding(audits[-1], "what the ranks' records leave is not what its steps leave")
-    return tuple(audits)
-
-
-def _compare_epochs(state: RunState, replayed: Sequence[Replay], examples: int) -> list[EpochAudit]:
-    entries = state.ledger.epochs
-    if len(replayed) < len(entries):
-        raise CheckpointError(f"the ledger has {len(entries)} epochs, its attempts {len(replayed)}")
-    return [
-        _compare(state, entry, result, examples) for entry, result in zip(entries, replayed, strict=False)
-    ]
+def _replayed(state: RunState, source: ArrowSource) -> tuple[tuple[EpochAudit, ...], list[str]]:
+    """Replay epoch after epoch, and hold the end against the plan that the checkpoint holds."""
+    deal: GlobalReplay | RankReplay
+    deal = RankReplay(state, source) if state.deal == "rank" else GlobalReplay(state, source)
+    audits = []
+    for entry, stretches in zip(state.ledger.epochs, stretches_of(state.ledger), strict=True):
+        replay = Replay.of(len(source), receipt_key(state.plan.source_id, entry.epoch))
+        deal.replay(entry.epoch, stretches, replay)
+        audits.append(_compare(state, entry, replay, len(source)))
+    difference = deal.difference()
+    return tuple(audits), [f"epoch {state.plan.epoch}: {difference}"] if difference else []
 
 
 def _compare(state: RunState, entry: EpochEntry, result: Replay, examples: int) -> EpochAudit:
@@ -158,11 +101,12 @@ def _compare(state: RunState, entry: EpochEntry, result: Replay, examples: int) 
         findings.append(f"the plan holds {result.doubled} examples twice")
     committed = entry.receipt + entry.refused.receipt
     if committed != result.receipt:
-        key = receipt_key(state.plan.source_id, entry.epoch)
-        findings.append(explain(result, committed, key))
-    complete = len(result.seen) == examples
-    if not complete and entry is not state.ledger.epochs[-1]:
-        findings.append(f"it was left after {len(result.seen)} of {examples} examples")
+        findings.append(explain(result, committed))
+    if entry.refused.steps > entry.steps:
+        findings.append(f"the ledger has {entry.steps} steps, {entry.refused.steps} of them skipped")
+    complete = result.seen == examples
+    if not complete and entry.epoch != state.plan.epoch:
+        findings.append(f"it was left after {result.seen} of {examples} examples")
     return EpochAudit(
         epoch=entry.epoch,
         steps=entry.steps,
@@ -173,8 +117,6 @@ def _compare(state: RunState, entry: EpochEntry, result: Replay, examples: int) 
         fill=result.receipt.tokens / max(1, result.slots),
         complete=complete,
         findings=tuple(f"epoch {entry.epoch}: {finding}" for finding in findings),
+        batches=entry.batches,
+        observed=entry.observed,
     )
-
-
-def _with_finding(audit: EpochAudit, finding: str) -> EpochAudit:
-    return replace(audit, findings=(*audit.findings, f"epoch {audit.epoch}: {finding}"))

@@ -2,97 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from pyroaring import BitMap, BitMap64
+import numpy.typing as npt
 
+from raypack.batching.lengths import LengthTable
 from raypack.batching.options import TokenBatchOptions
 from raypack.batching.plan import TokenBatchPlan
-from raypack.batching.step_plan import StepPlan
 from raypack.batching.step_planner import StepPlanner
-from raypack.sampling.receipt import Receipt, index_hashes, receipt_key
-from raypack.train.ledger import Attempt
+from raypack.errors import CheckpointError
+from raypack.report.stretches import Stretch
+from raypack.sampling.receipt import Receipt, index_hashes
 
-_STEPS_AT_ONCE = 64
+_BATCHES_AT_ONCE = 4_096
+_EXAMPLES_AT_ONCE = 1 << 24
+_SEARCHED_AT_ONCE = 1 << 17
 
 
 @dataclass(slots=True)
 class Replay:
     """The plan of an epoch's first steps, added up.
 
-    Holds a compressed bitmap of the examples and a hash a batch, no lists of examples.
+    Holds a bit for each example of the source and three numbers a batch, no lists of examples.
     """
 
+    key: int
+    """Key of the epoch's receipts."""
+    bits: npt.NDArray[np.uint8]
+    """A bit for each example of the source: those of the plan are set."""
     receipt: Receipt = field(default_factory=Receipt)
     steps: int = 0
     doubled: int = 0
     """Examples that the plan itself holds twice; 0, or the planner is broken."""
-    seen: Any = field(default_factory=BitMap)
-    batch_hashes: list[int] = field(default_factory=list)
-    batch_sizes: list[int] = field(default_factory=list)
-    batch_steps: list[int] = field(default_factory=list)
+    hashes: list[npt.NDArray[np.uint64]] = field(default_factory=list)
+    sizes: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    in_steps: list[npt.NDArray[np.int64]] = field(default_factory=list)
     slots: int = 0
     """Budgets of all batches, tokens."""
 
     @classmethod
-    def of(cls, source_length: int) -> Replay:
+    def of(cls, source_length: int, key: int) -> Replay:
         """Return an empty replay of a source."""
-        return cls(seen=BitMap() if source_length < 2**32 else BitMap64())
+        return cls(key, np.zeros(-(-source_length // 8), np.uint8))
 
-    def add(self, key: int, step: int, plan: TokenBatchPlan, budget: int) -> None:
-        """Add a batch of a step, planned under a budget."""
-        indices = plan.indices
-        receipt = Receipt.of(key, indices, plan.real_tokens)
-        before = len(self.seen)
-        self.seen.update(indices.tolist())
-        self.doubled += before + len(indices) - len(self.seen)
-        self.receipt += receipt
-        self.batch_hashes.append(receipt.hash)
-        self.batch_sizes.append(len(indices))
-        self.batch_steps.append(step)
-        self.slots += budget
+    @property
+    def seen(self) -> int:
+        """Examples that the plan holds."""
+        return self.receipt.examples - self.doubled
+
+    def add(self, plans: Sequence[TokenBatchPlan], steps: npt.NDArray[np.int64], budget: int) -> None:
+        """Add batches, planned under a budget.
+
+        Args:
+            plans: The batches, one or more.
+            steps: (batches,) number in the epoch of the step that each is of.
+            budget: Tokens of a batch at the most.
+        """
+        from raypack.report.kernels.marks import mark
+
+        sizes = np.array([len(plan.indices) for plan in plans], np.int64)
+        indices = np.concatenate([plan.indices for plan in plans])
+        hashes = np.add.reduceat(index_hashes(self.key, indices), np.cumsum(sizes) - sizes)
+        again, outside = mark(self.bits, indices)
+        if outside >= 0:
+            raise CheckpointError(f"the plan holds example {indices[outside]}, which the source has not")
+        self.doubled += again
+        tokens = sum(plan.real_tokens for plan in plans)
+        self.receipt += Receipt(len(indices), tokens, int(np.sum(hashes, dtype=np.uint64)))
+        self.hashes.append(hashes)
+        self.sizes.append(sizes)
+        self.in_steps.append(steps)
+        self.slots += budget * len(plans)
 
 
-def replay_global(planner: StepPlanner, source_id: str, attempts: Sequence[Attempt]) -> list[Replay]:
-    """Plan the steps of all attempts, one after another, under the budget that each had.
+def at_once(options: TokenBatchOptions, lengths: LengthTable) -> int:
+    """Return how many batches to plan at once, so that they hold a bounded number of examples."""
+    return max(1, min(_BATCHES_AT_ONCE, _EXAMPLES_AT_ONCE // most_examples(options, len(lengths))))
+
+
+def most_examples(options: TokenBatchOptions, source_length: int) -> int:
+    """Return how many examples of a source a batch can hold at the most: each has a token."""
+    most = options.maximum_examples or options.maximum_tokens
+    return max(1, min(options.maximum_tokens, most, source_length))
+
+
+def replay_global(planner: StepPlanner, stretches: Iterable[Stretch], replay: Replay) -> None:
+    """Plan the steps of an epoch, one attempt after another, under the budget that each had.
 
     Args:
-        planner: A planner at the start of the run; it is moved on.
-        source_id: The source's fingerprint.
-        attempts: The ledger's attempts.
-
-    Returns:
-        The replay of each epoch that a step was trained of; it ends early where the plan does.
+        planner: A planner at the epoch's start; it is moved on, in steps of its own that count for nothing.
+        stretches: The steps of the epoch, by attempt.
+        replay: Where they are added; it ends early where the plan does.
     """
-    total = len(planner.lengths)
-    epochs = [Replay.of(total)]
-    for attempt in attempts:
-        planner.change(options=attempt.options, batches_per_step=attempt.batches_per_step)
-        left = attempt.steps
-        while left:
-            if planner.finished:
-                if not total:
-                    return epochs
-                planner.start_epoch(planner.epoch + 1)
-                epochs.append(Replay.of(total))
-            planned = planner.steps(0, min(_STEPS_AT_ONCE, left))
-            _add_steps(epochs[-1], planned, receipt_key(source_id, planner.epoch), planner.options)
-            planner.commit_to(planned[-1].end)
-            left -= len(planned)
-    return epochs
+    for stretch in stretches:
+        attempt = stretch.attempt
+        size = attempt.batches_per_step
+        if planner.options != attempt.options:
+            planner.change(options=attempt.options)
+        done = 0
+        for plans in _batches(planner, stretch.steps, size):
+            steps = replay.steps + np.arange(done, done + len(plans)) // size
+            replay.add(plans, steps, attempt.options.maximum_tokens)
+            done += len(plans)
+        replay.steps += -(-done // size)
 
 
-def _add_steps(replay: Replay, planned: Sequence[StepPlan], key: int, options: TokenBatchOptions) -> None:
-    for step in planned:
-        for plan in step.batches:
-            replay.add(key, step.index, plan, options.maximum_tokens)
-    replay.steps += len(planned)
+def _batches(planner: StepPlanner, steps: int, size: int) -> Iterator[list[TokenBatchPlan]]:
+    """Give the batches of some steps, a bounded number at once; fewer where the epoch ends."""
+    most = at_once(planner.options, planner.lengths)
+    part = next(number for number in range(min(most, size), 0, -1) if size % number == 0)
+    if planner.batches_per_step != part:
+        planner.change(batches_per_step=part)
+    left = steps * (size // part)
+    while left and (planned := planner.steps(0, min(left, max(1, most // part)))):
+        yield [plan for step in planned for plan in step.batches]
+        planner.commit_to(planned[-1].end)
+        left -= len(planned)
 
 
-def explain(result: Replay, trained: Receipt, key: int) -> str:
+def explain(result: Replay, trained: Receipt) -> str:
     """Say which examples were lost or doubled, where the difference of the hashes tells.
 
     One example, one batch or one batch in place of another can be told; more cannot, and the
@@ -104,42 +135,42 @@ def explain(result: Replay, trained: Receipt, key: int) -> str:
         f"{trained.tokens}"
     )
     lost = (planned.hash - trained.hash) % 2**64
+    hashes, sizes, steps = (_joined(part) for part in (result.hashes, result.sizes, result.in_steps))
     for verb, difference, size in (
         ("was not trained", lost, planned.examples - trained.examples),
         ("was trained twice", -lost % 2**64, trained.examples - planned.examples),
     ):
-        if size == 1 and (example := _example(result, key, difference)) is not None:
+        if size == 1 and (example := _example(result, difference)) is not None:
             return f"example {example} {verb}; {counts}"
-        if (batch := _batch(result, difference, size)) is not None:
-            return f"a batch of step {result.batch_steps[batch]} ({size} examples) {verb}; {counts}"
-    if (pair := _swapped(result, lost)) is not None:
-        missing, doubled = (result.batch_steps[batch] for batch in pair)
+        found = np.flatnonzero((hashes == np.uint64(difference)) & (sizes == size))
+        if len(found):
+            return f"a batch of step {steps[found[0]]} ({size} examples) {verb}; {counts}"
+    if (pair := _swapped(hashes, lost)) is not None:
+        missing, doubled = (steps[batch] for batch in pair)
         return f"a batch of step {missing} was not trained, one of step {doubled} twice; {counts}"
     return counts
 
 
-def _example(result: Replay, key: int, difference: int) -> int | None:
-    indices = np.fromiter(result.seen, np.int64, len(result.seen))
-    found = np.flatnonzero(index_hashes(key, indices) == np.uint64(difference))
-    return int(indices[found[0]]) if len(found) else None
+def _joined(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def _batch(result: Replay, difference: int, size: int) -> int | None:
-    hashes = np.array(result.batch_hashes, np.uint64)
-    sizes = np.array(result.batch_sizes, np.int64)
-    found = np.flatnonzero((hashes == np.uint64(difference)) & (sizes == size))
-    return int(found[0]) if len(found) else None
+def _example(result: Replay, difference: int) -> int | None:
+    for start in range(0, len(result.bits), _SEARCHED_AT_ONCE):
+        bits = np.unpackbits(result.bits[start : start + _SEARCHED_AT_ONCE], bitorder="little")
+        indices = np.flatnonzero(bits) + 8 * start
+        found = np.flatnonzero(index_hashes(result.key, indices) == np.uint64(difference))
+        if len(found):
+            return int(indices[found[0]])
+    return None
 
 
-def _swapped(result: Replay, lost: int) -> tuple[int, int] | None:
+def _swapped(hashes: npt.NDArray[np.uint64], lost: int) -> tuple[int, int] | None:
     """Return (missing, doubled) batches whose hashes differ by ``lost``, if there are such."""
-    hashes = np.array(result.batch_hashes, np.uint64)
-    if not len(hashes):
+    if lost == 0 or not len(hashes):
         return None
     order = np.argsort(hashes)
     wanted = hashes + np.uint64(lost)  # hash of the missing one, for each that may be doubled
     at = np.minimum(np.searchsorted(hashes[order], wanted), len(hashes) - 1)
     found = np.flatnonzero(hashes[order][at] == wanted)
-    if lost == 0 or not len(found):
-        return None
-    return int(order[at[found[0]]]), int(found[0])
+    return (int(order[at[found[0]]]), int(found[0])) if len(found) else None

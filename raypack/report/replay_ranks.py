@@ -1,92 +1,89 @@
-"""Train a run of the rank deal again, in mind alone: every attempt's shards, resharded as the run was."""
+"""Train a run of the rank deal again, without training: every attempt's shards, resharded as the run was."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
 
 from raypack.actors.rank_steps import commit_examples
 from raypack.batching.consolidated import ConsolidatedTokenBatchState
 from raypack.batching.lengths import LengthTable
 from raypack.batching.sampler import StatefulTokenBatchSampler
-from raypack.report.replay import Replay
-from raypack.sampling.receipt import receipt_key
+from raypack.report.replay import Replay, at_once
+from raypack.report.stretches import Stretch
 from raypack.sampling.sampler import StatefulShardSampler
 from raypack.train.ledger import Attempt
 from raypack.train.rank_plan import RankPlan
 
-_STEPS_AT_ONCE = 64
+Samplers = Iterable[StatefulTokenBatchSampler]
 
 
-@dataclass(slots=True)
-class RankReplay:
-    """What the attempts of a run must have trained, epoch by epoch, and what they left."""
-
-    epochs: list[Replay]
-    remaining: ConsolidatedTokenBatchState
-    """What is left of the last epoch."""
-
-
-def replay_ranks(plan: RankPlan, lengths: LengthTable, attempts: Sequence[Attempt]) -> RankReplay:
-    """Plan the steps of all attempts, one after another.
+def replay_ranks(
+    plan: RankPlan, lengths: LengthTable, epoch: int, stretches: Iterable[Stretch], replay: Replay
+) -> ConsolidatedTokenBatchState:
+    """Plan the steps of an epoch on all ranks, one attempt after another.
 
     Args:
         plan: The plan that the checkpoint holds; the order is taken from it.
         lengths: The source's table.
-        attempts: The ledger's attempts.
+        epoch: The epoch.
+        stretches: Its steps, by attempt; one or more.
+        replay: Where they are added; it ends early where the plan does.
+
+    Returns:
+        What they leave of the epoch.
     """
-    epochs = [Replay.of(len(lengths))]
     remaining: ConsolidatedTokenBatchState | None = None
-    for attempt in attempts:
-        samplers = [*_samplers(plan, lengths, remaining, attempt)]
+    for stretch in stretches:
+        attempt = stretch.attempt
+        if remaining is None:
+            samplers: Samplers = begun(plan, lengths, epoch, attempt)
+        else:
+            samplers = _resharded(replace(remaining, options=attempt.options), lengths, attempt)
         micros = -(-attempt.batches_per_step // attempt.world_size)
-        left = attempt.steps
-        while left:
-            done = _train(samplers, micros, left, plan.source_id, epochs[-1])
-            left -= done
-            if not done:
-                if len(epochs) - 1 == plan.epoch:
-                    break
-                epochs.append(Replay.of(len(lengths)))
-                for sampler in samplers:
-                    sampler.start_epoch(len(epochs) - 1)
-        remaining = ConsolidatedTokenBatchState.consolidate(s.state() for s in samplers)
-    if remaining is None:
-        return RankReplay(epochs, plan.consolidated)
-    return RankReplay(epochs, replace(remaining, options=plan.options))
+        states, longest = [], 0
+        for sampler in samplers:
+            batches = _train(sampler, stretch.steps * micros, micros, replay)
+            longest = max(longest, -(-batches // micros))
+            states.append(sampler.state())
+        replay.steps += longest
+        remaining = ConsolidatedTokenBatchState.consolidate(states)
+    assert remaining is not None
+    return remaining
 
 
-def _samplers(
-    plan: RankPlan, lengths: LengthTable, remaining: ConsolidatedTokenBatchState | None, attempt: Attempt
+def begun(
+    plan: RankPlan, lengths: LengthTable, epoch: int, attempt: Attempt
 ) -> Iterator[StatefulTokenBatchSampler]:
+    """Give the samplers of all ranks at the start of an epoch."""
     for rank in range(attempt.world_size):
-        if remaining is not None:
-            under = replace(remaining, options=attempt.options)
-            yield StatefulTokenBatchSampler.reshard(under, rank, attempt.world_size, lengths)
-            continue
         shard = StatefulShardSampler(
             plan.source_id,
             len(lengths),
             rank=rank,
             world_size=attempt.world_size,
             seed=plan.seed,
+            epoch=epoch,
             shuffle=plan.shuffle,
         )
         yield StatefulTokenBatchSampler(shard, lengths, attempt.options)
 
 
-def _train(
-    samplers: list[StatefulTokenBatchSampler], micros: int, most: int, source_id: str, replay: Replay
-) -> int:
-    """Train up to ``most`` steps of the present epoch on all ranks; return how many there were."""
-    count = min(most, _STEPS_AT_ONCE)
-    longest = 0
-    key = receipt_key(source_id, samplers[0].sampler.epoch)
-    for sampler in samplers:
-        plans = sampler.plans(0, count * micros)
-        for k, plan in enumerate(plans):
-            replay.add(key, replay.steps + k // micros, plan, sampler.options.maximum_tokens)
+def _resharded(
+    remaining: ConsolidatedTokenBatchState, lengths: LengthTable, attempt: Attempt
+) -> Iterator[StatefulTokenBatchSampler]:
+    for rank in range(attempt.world_size):
+        yield StatefulTokenBatchSampler.reshard(remaining, rank, attempt.world_size, lengths)
+
+
+def _train(sampler: StatefulTokenBatchSampler, most: int, micros: int, replay: Replay) -> int:
+    """Train up to ``most`` batches of a rank; return how many there were."""
+    size, done = at_once(sampler.options, sampler.lengths), 0
+    while plans := sampler.plans(0, min(size, most - done)):
+        steps = replay.steps + np.arange(done, done + len(plans)) // micros
+        replay.add(plans, steps, sampler.options.maximum_tokens)
         commit_examples(sampler, sum(len(plan) for plan in plans))
-        longest = max(longest, -(-len(plans) // micros))
-    replay.steps += longest
-    return longest
+        done += len(plans)
+    return done

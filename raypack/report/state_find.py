@@ -8,20 +8,22 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.fs as pafs
 
+from raypack.batching.state import TokenBatchState
 from raypack.errors import CheckpointError, SourceError
 from raypack.report.locate import last_checkpoint, open_path
-from raypack.source import ArrowSource, describe_change, open_source
+from raypack.report.recorded_source import Path, check_source, open_recorded
+from raypack.source import ArrowSource
 from raypack.source.location import public
-from raypack.train.checkpoint_reading import loader_names
+from raypack.train.checkpoint_reading import StateFiles, loader_names, read_files
 from raypack.train.run_state import RunState
-
-Path = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
     """A checkpoint and the loaders whose state it holds."""
 
+    run: Path
+    """What the caller named."""
     filesystem: pafs.FileSystem
     path: str
     """The checkpoint's path on the file system."""
@@ -51,24 +53,49 @@ def find(run: Path) -> Found:
     """
     filesystem, path = open_path(run)
     checkpoint = last_checkpoint(filesystem, path)
-    return Found(filesystem, checkpoint, tuple(loader_names(filesystem, checkpoint)))
+    return Found(run, filesystem, checkpoint, tuple(loader_names(filesystem, checkpoint)))
 
 
-def reach(state: RunState, source: Path | None = None) -> tuple[ArrowSource | None, str]:
-    """Open the source that a state was trained on.
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A loader's part of a checkpoint, and its source where that can be read."""
+
+    state: RunState
+    records: list[TokenBatchState] | None
+    """Under the rank deal, the records of all ranks."""
+    source: ArrowSource | None
+    fault: str
+    """Why the source cannot be read; empty where it can."""
+
+
+def reach(found: Found, name: str | None, source: Path | None = None) -> Reached:
+    """Read a loader's part of a checkpoint, and open the source that it was trained on.
 
     Args:
-        state: The state.
-        source: Where the source lies now; None is where the run found it.
+        found: The checkpoint.
+        name: The loader's name.
+        source: Where the source lies now; None is where the run found it, which is opened if it is a
+            local path or in the store that the run is in.
 
-    Returns:
-        The source and an empty text, or None and why it cannot be read.
+    Raises:
+        CheckpointError: A file is missing, damaged, stale or foreign, or contradicts the source.
     """
-    place = os.fspath(source) if source is not None else state.source_path
+    files = read_files(found.filesystem, found.path, name)
+    opened, fault = _open(files, found, source)
+    state, records = files.records(len(opened) if opened else None)
+    if opened is not None:
+        try:
+            check_source(state, opened)
+        except SourceError as error:
+            opened, fault = None, str(error)
+    return Reached(state, records, opened, fault)
+
+
+def _open(files: StateFiles, found: Found, source: Path | None) -> tuple[ArrowSource | None, str]:
+    place = public(os.fspath(source) if source is not None else files.source_path)
     try:
-        opened = open_source(place)
-        if opened.fingerprint == state.plan.source_id:
-            return opened, ""
-        return None, f"another source lies at {public(place)}: {describe_change(state.source, opened)}"
+        return open_recorded(files.source_path, found.run, source), ""
+    except CheckpointError as error:
+        return None, f"not opened: {error}"
     except (SourceError, OSError, pa.ArrowException) as error:
-        return None, f"not readable at {public(place)}: {' '.join(str(error).split())}"
+        return None, f"not readable at {place}: {' '.join(str(error).split())}"

@@ -36,11 +36,18 @@ def left_of(state: RunState, source: ArrowSource | None) -> Left:
         source: Its source, or None.
     """
     counted = _by_records(state)
-    if source is None or counted.examples > MOST_PLANNED:
+    if source is None or max(counted.examples, _by_plan(state.plan)) > MOST_PLANNED:
         return counted
     if isinstance(state.plan, RankPlan):
         return _of_ranks(state.plan, source, state.world_size, counted)
     return _of_steps(state.plan, source)
+
+
+def _by_plan(plan: StepPlannerState | RankPlan) -> int:
+    """Return how many examples the plan itself has left at the least, whatever the ledger says."""
+    if isinstance(plan, RankPlan):
+        return plan.consolidated.sampler.remaining
+    return plan.source_length - plan.cursor.position - min(plan.window or 0, plan.source_length)
 
 
 def _by_records(state: RunState) -> Left:
@@ -48,10 +55,10 @@ def _by_records(state: RunState) -> Left:
     plan, epochs = state.plan, state.ledger.epochs
     entry = epochs[-1] if epochs and epochs[-1].epoch == plan.epoch else None
     committed = entry.receipt.examples + entry.refused.receipt.examples if entry else 0
-    tokens = int(state.source.get("tokens", 0)) - (entry.tokens if entry else 0)
+    tokens = max(0, state.source["tokens"] - (entry.tokens if entry else 0))
     if isinstance(plan, RankPlan):
         return Left(examples=plan.consolidated.sampler.remaining, tokens=tokens)
-    return Left(examples=plan.source_length - committed, tokens=tokens)
+    return Left(examples=max(0, plan.source_length - committed), tokens=tokens)
 
 
 def _of_steps(plan: StepPlannerState, source: ArrowSource) -> Left:

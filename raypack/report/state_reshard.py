@@ -13,19 +13,22 @@ from raypack.batching.state import TokenBatchState
 from raypack.batching.step_planner import StepPlanner
 from raypack.batching.step_state import StepPlannerState
 from raypack.errors import CheckpointError
+from raypack.report.recorded_source import Path
 from raypack.report.state_dealt import Proof, prove, stretches
-from raypack.report.state_find import Path, find, reach
+from raypack.report.state_find import find, reach
 from raypack.report.state_left import rank_steps
 from raypack.report.state_write import check_target, write_reshard
 from raypack.sampling.sampler import StatefulShardSampler
 from raypack.source import ArrowSource
-from raypack.train.checkpoint_reading import read_records
 from raypack.train.idle import idle_share, next_good
 from raypack.train.rank_plan import RankPlan
 from raypack.train.run_state import RunState
 
 MOST_RANKS = 1 << 16
+MOST_WITHOUT_SOURCE = 1 << 26
+"""Examples that are dealt one by one on a checkpoint's word alone."""
 STEPS_LOOKED_AT = 16
+MOST_BATCHES_LOOKED_AT = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +118,8 @@ def reshard(
     world_size = integer("world_size", world_size, minimum=1, maximum=MOST_RANKS, error=CheckpointError)
     found = find(run)
     name = found.pick(name)
-    state, records = read_records(found.filesystem, found.path, name)
-    opened, fault = reach(state, source)
+    reached = reach(found, name, source)
+    state, records, opened = reached.state, reached.records, reached.source
     result = Reshard(
         checkpoint=found.path,
         name=name,
@@ -125,10 +128,16 @@ def reshard(
         epoch=state.plan.epoch,
         was=state.world_size,
         world_size=world_size,
-        source_fault=fault,
+        source_fault=reached.fault,
     )
     if not isinstance(state.plan, RankPlan) or records is None:
         return replace(result, deals=_deals(state, opened, world_size))
+    left = state.plan.consolidated.sampler.remaining
+    if opened is None and left > MOST_WITHOUT_SOURCE:
+        raise CheckpointError(
+            f"{found.path}: {left} examples are left, more than the {MOST_WITHOUT_SOURCE} that are dealt "
+            f"without their source; give it as the source (--source). It is {reached.fault}"
+        )
     if out is not None:
         check_target(out, name)
     dealt = _dealt(state.plan, world_size)
@@ -170,7 +179,7 @@ def _deals(state: RunState, source: ArrowSource | None, world_size: int) -> Glob
     imbalance: tuple[float, ...] = ()
     if source is not None and isinstance(plan, StepPlannerState):
         planner = StepPlanner.from_state(plan, source.lengths, plan.options)
-        steps = planner.steps(0, STEPS_LOOKED_AT)
+        steps = planner.steps(0, min(STEPS_LOOKED_AT, MOST_BATCHES_LOOKED_AT // plan.batches_per_step))
         imbalance = tuple(step.dealt(world_size).imbalance for step in steps)
     return GlobalShares(
         batches_per_step=plan.batches_per_step,

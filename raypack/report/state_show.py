@@ -8,11 +8,12 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from raypack.batching.step_state import StepPlannerState
-from raypack.report.state_find import Found, Path, find, reach
+from raypack.report.recorded_source import Path
+from raypack.report.state_find import Found, find, reach
 from raypack.report.state_left import Left, left_of
 from raypack.source.location import public
 from raypack.train.checkpoint_files import FOLDER
-from raypack.train.checkpoint_reading import folder_of, read_state
+from raypack.train.checkpoint_reading import folder_of
 from raypack.train.run_state import RunState
 
 
@@ -61,6 +62,7 @@ class StateView:
             "loader": self.name,
             **{name: getattr(state, name) for name in ("deal", "nonce", "world_size", "step")},
             "epoch": state.plan.epoch,
+            "goal": state.goal.to_dict(),
             "source": self.source(),
             "plan": self.plan(),
             "cursor": self.cursor(),
@@ -88,15 +90,14 @@ def show(run: Path, *, name: str | None = None, source: Path | None = None) -> l
 
 
 def _view(found: Found, name: str | None, source: Path | None) -> StateView:
-    state = read_state(found.filesystem, found.path, name)
-    opened, fault = reach(state, source)
+    reached = reach(found, name, source)
     files, others = _files(found, name)
     return StateView(
         checkpoint=found.path,
         name=name,
-        state=state,
-        source_fault=fault,
-        left=left_of(state, opened),
+        state=reached.state,
+        source_fault=reached.fault,
+        left=left_of(reached.state, reached.source),
         files=files,
         others=others,
     )

@@ -67,6 +67,7 @@ def _state_facts(view: StateView) -> dict[str, Any]:
         "data ranks": state.world_size,
         "step": state.step,
         "epoch": state.plan.epoch,
+        "goal": ", ".join(f"{name} {_number(value)}" for name, value in state.goal.to_dict().items()),
         "cursor": cursor,
     }
 

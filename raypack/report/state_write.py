@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 
 from raypack.batching.state import TokenBatchState
 from raypack.errors import CheckpointError
-from raypack.report import state_find
+from raypack.report import recorded_source
 from raypack.train.checkpoint_files import (
     FOLDER,
     loader_folder,
@@ -26,7 +26,7 @@ from raypack.train.rank_plan import RankPlan
 from raypack.train.run_state import RunState
 
 
-def check_target(out: state_find.Path, name: str | None) -> Path:
+def check_target(out: recorded_source.Path, name: str | None) -> Path:
     """Return the directory to write into, once nothing in it would be overwritten or made stale.
 
     Raises:
@@ -55,7 +55,7 @@ def check_target(out: state_find.Path, name: str | None) -> Path:
 
 
 def write_reshard(
-    out: state_find.Path, name: str | None, state: RunState, records: list[TokenBatchState]
+    out: recorded_source.Path, name: str | None, state: RunState, records: list[TokenBatchState]
 ) -> str:
     """Write a state for other ranks; weights and other files of the checkpoint are not copied.
 

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from raypack.report.audit import Audit
+from raypack.report.verdict import COMPLETE, CONSISTENT, Audit
 from raypack.train.ledger import Attempt, Refused
 
 if TYPE_CHECKING:
@@ -21,11 +21,16 @@ _SAID = {
     "differs": "changes the logits",
     "cannot run": "is not proven, for it cannot run here",
 }
+_NOT_PROVEN = "[bold red]NOT proven[/]"
+_VERDICTS = {
+    COMPLETE: "[bold green]complete: every planned example exactly once[/]",
+    CONSISTENT: "[bold yellow]consistent so far, but not complete[/]",
+}
 _COLOURS = {"isolated": "green", "leaks": "red", "differs": "red", "cannot run": "yellow"}
 
 
 def audit_table(audit: Audit) -> RenderableType:
-    """Return the lineage, the epochs and the findings of an audit."""
+    """Return the lineage, the epochs, the findings and the verdict of an audit."""
     lineage = lineage_table(audit.attempts)
     epochs = Table(title="epochs", title_justify="left")
     for heading in ("epoch", "steps", "examples trained", "of", "tokens", "fill", "audit"):
@@ -37,10 +42,29 @@ def audit_table(audit: Audit) -> RenderableType:
         )
     read = [f"checkpoint {audit.checkpoint}"] if audit.checkpoint else []
     read += [line for epoch in audit.epochs for line in refused_lines(epoch.epoch, epoch.refused)]
-    verdict = "[bold green]every example exactly once[/]" if audit.ok else "[bold red]NOT proven[/]"
     tables = [table for table in (lineage, epochs) if table.rows]
+    lines = (*read, *goal_lines(audit), *audit.remarks, *audit.findings)
     # As Text: brackets of a path or a finding are no markup.
-    return Group(*tables, *map(Text, (*read, *audit.findings)), f"audit: {verdict}")
+    return Group(*tables, *map(Text, lines), f"audit: {_VERDICTS.get(audit.verdict, _NOT_PROVEN)}")
+
+
+def goal_lines(audit: Audit) -> list[str]:
+    """Say what a run is to do, what of it is not trained, and what it leaves out on purpose."""
+    if audit.goal is None:
+        return []
+    goal, left = audit.goal, audit.not_trained
+    limit = "" if goal.max_steps is None else f", {goal.max_steps:,} steps at the most"
+    said = "reached" if audit.reached else "not reached yet"
+    lines = [f"goal: {goal.epochs:,} {'epoch' if goal.epochs == 1 else 'epochs'}{limit}; {said}"]
+    lines += [f"on purpose: {sentence}" for sentence in audit.left_out]
+    if not audit.reached:
+        steps = "" if left.steps is None else f", or {left.steps:,} more steps"
+        lines.append(f"not trained yet: {left.examples:,} examples of the goal's epochs{steps}")
+    if left.skipped_steps:
+        lines.append(
+            f"not trained: {left.skipped_examples:,} examples in {left.skipped_steps:,} skipped steps"
+        )
+    return lines
 
 
 def lineage_table(attempts: Iterable[Attempt]) -> Table:

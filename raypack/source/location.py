@@ -15,6 +15,8 @@ from raypack.arguments import type_name
 from raypack.errors import SourceError
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.\-]*)(://|::)")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+"""Characters that a terminal may obey, which no path of a source may have."""
 _SECRET = re.compile(r"//[^/@]*:[^/@]*@")
 # Arrow brings its own clients for these; anything else goes through fsspec.
 _ARROW_SCHEMES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs", "mock")
@@ -87,6 +89,20 @@ def locate(path: str | os.PathLike[str]) -> Location:
 def public(uri: str) -> str:
     """Return a URI without the options and secrets that it may carry; a local path as it is."""
     return _SECRET.sub("//", uri.split("?", 1)[0]) if _SCHEME.match(uri) else uri
+
+
+def store_of(path: str) -> str | None:
+    """Return which store a URI reaches: its scheme, host or bucket, and options; None for a local path.
+
+    Nothing is opened and no host is asked.
+    """
+    match = _SCHEME.match(path)
+    if match is None or (match.group(1).lower(), match.group(2)) == ("file", "://"):
+        return None
+    if match.group(2) == "::":  # a chain of file systems: as a whole, it is like no other
+        return path
+    rest, _, options = path[match.end() :].partition("?")
+    return f"{match.group(1).lower()}://{rest.split('/', 1)[0]}?{options}"
 
 
 def refuse_secret(path: str | os.PathLike[str], keeper: str) -> None:

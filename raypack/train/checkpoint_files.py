@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from raypack.errors import CheckpointError
-from raypack.train.run_state import sealed
+from raypack.train.sealing import sealed
 
 FOLDER = "raypack"
 MANIFEST = "manifest.json"

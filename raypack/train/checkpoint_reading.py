@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow.fs as pafs
 
-from raypack.arguments import integer, shown
+from raypack.arguments import integer, shown, text
 from raypack.batching.state import TokenBatchState
 from raypack.errors import CheckpointError
 from raypack.train.checkpoint_files import (
@@ -22,7 +24,9 @@ from raypack.train.checkpoint_files import (
     rank_file,
 )
 from raypack.train.ledger import exact_fields
-from raypack.train.run_state import DEALS, RunState, check_kind, unsealed
+from raypack.train.rank_bounds import check_claims, most_positions
+from raypack.train.run_state import DEALS, RunState, check_kind, checked_path
+from raypack.train.sealing import unsealed
 
 _MANIFEST_FIELDS = ["format", "version", "nonce", "step", "world_size", "deal", "files"]
 _RANK_FIELDS = ["format", "version", "nonce", "rank", "world_size", "state"]
@@ -32,24 +36,71 @@ _READERS = 16
 _Value = TypeVar("_Value")
 
 
-def read_state(filesystem: pafs.FileSystem, path: str, name: str | None = None) -> RunState:
+@dataclass(frozen=True, slots=True)
+class StateFiles:
+    """A loader's files as they were read: they belong together, and what they say is not believed yet."""
+
+    file: str
+    """Path of the run's state, for messages."""
+    values: dict[str, Any]
+    """What it holds."""
+    ranks: tuple[tuple[str, dict[str, Any]], ...] | None
+    """Under the rank deal, path and contents of each rank's file, by rank."""
+
+    @property
+    def source_path(self) -> str:
+        """Where the run found its source, as the checkpoint says."""
+        return _named(self.file, lambda: checked_path(self.values["source_path"]))
+
+    def state(self, examples: int | None = None) -> RunState:
+        """Return the run's state.
+
+        Args:
+            examples: Examples of the source that is open, which bound what is allocated; None where
+                none is.
+
+        Raises:
+            CheckpointError: A file says what no run can have written; it is named.
+        """
+        return self.records(examples)[0]
+
+    def records(self, examples: int | None = None) -> tuple[RunState, list[TokenBatchState] | None]:
+        """Return what `state` does and, under the rank deal, the records of all ranks too."""
+        states = None
+        if self.ranks is not None:
+            records = [values["state"] for _, values in self.ranks]
+            _named(self.file, lambda: check_claims(records, most_positions(examples)))
+            size = len(self.ranks)
+            states = [
+                _named(file, partial(_rank_state, values, rank, size))
+                for rank, (file, values) in enumerate(self.ranks)
+            ]
+        return _named(self.file, lambda: RunState.from_dict(self.values, states, examples)), states
+
+
+def read_state(
+    filesystem: pafs.FileSystem, path: str, name: str | None = None, *, examples: int | None = None
+) -> RunState:
     """Read and check the files of one loader; nothing else of the checkpoint is touched.
 
     Args:
         filesystem: The checkpoint's pyarrow filesystem.
         path: The checkpoint's path on it.
         name: The loader's name, where it has one.
+        examples: Examples of the source that is open, which bound what is allocated; None where none is.
 
     Raises:
         CheckpointError: A file is missing, extra, cut short, edited, stale or foreign; it is named.
     """
-    return read_records(filesystem, path, name)[0]
+    return read_files(filesystem, path, name).state(examples)
 
 
-def read_records(
-    filesystem: pafs.FileSystem, path: str, name: str | None = None
-) -> tuple[RunState, list[TokenBatchState] | None]:
-    """Return what `read_state` does and, under the rank deal, the records of all ranks too."""
+def read_files(filesystem: pafs.FileSystem, path: str, name: str | None = None) -> StateFiles:
+    """Read the files of one loader, and check that they are complete and of one report.
+
+    What they hold is checked by `StateFiles.state`, once the source is open if it can be. See
+    `read_state`.
+    """
     folder = folder_of(path, name)
     present = _present(filesystem, folder, path, name)
     if MANIFEST not in present:
@@ -67,17 +118,26 @@ def read_records(
         data = _read(filesystem, f"{folder}/{file}")
         return _named(f"{folder}/{file}", lambda: check(_values(data, manifest, file)))
 
-    values = load(STATE, check_kind)
+    def load_rank(rank: int) -> tuple[str, dict[str, Any]]:
+        file = rank_file(rank)
+        return f"{folder}/{file}", load(file, lambda values: exact_fields(values, _RANK_FIELDS, RANK_FORMAT))
+
+    values = load(STATE, lambda values: _kind(values, manifest))
     ranks = None
     if manifest["deal"] == "rank":
-        numbers = range(manifest["world_size"])
         with ThreadPoolExecutor(_READERS) as pool:  # small files, far away: side by side
-            ranks = [*pool.map(lambda r: load(rank_file(r), lambda v: _rank_state(v, r, manifest)), numbers)]
-    return _named(f"{folder}/{STATE}", lambda: _state(values, ranks, manifest)), ranks
+            ranks = tuple(pool.map(load_rank, range(manifest["world_size"])))
+    return StateFiles(f"{folder}/{STATE}", values, ranks)
 
 
 def folder_of(path: str, name: str | None) -> str:
-    """Return where a loader's files lie in a checkpoint."""
+    """Return where a loader's files lie in a checkpoint.
+
+    Raises:
+        CheckpointError: The name is no identifier, as a loader's is: it would lead elsewhere.
+    """
+    if name is not None and not text("name", name, error=CheckpointError).isidentifier():
+        raise CheckpointError(f"the loader's name must be a Python identifier, got {shown(name)}")
     return "/".join([path.rstrip("/"), FOLDER, *([name] if name else [])])
 
 
@@ -120,11 +180,11 @@ def _named(file: str, check: Callable[[], _Value]) -> _Value:
 
 
 def _read(filesystem: pafs.FileSystem, file: str) -> bytes:
-    size = filesystem.get_file_info(file).size
-    if size is None or size > _LARGEST_FILE:
-        raise CheckpointError(f"{file} must be at most {_LARGEST_FILE} bytes, got {size}")
     with filesystem.open_input_stream(file) as stream:
-        return bytes(stream.read())
+        data = bytes(stream.read(_LARGEST_FILE + 1))
+    if len(data) > _LARGEST_FILE:
+        raise CheckpointError(f"{file} must be at most {_LARGEST_FILE} bytes, has more")
+    return data
 
 
 def _manifest(data: bytes) -> dict[str, Any]:
@@ -137,8 +197,9 @@ def _manifest(data: bytes) -> dict[str, Any]:
         world_size = integer("world_size", manifest["world_size"], minimum=1, maximum=_MOST_RANKS)
     except (TypeError, ValueError) as error:
         raise CheckpointError(str(error)) from error
-    files = {STATE, *map(rank_file, range(world_size if manifest["deal"] == "rank" else 0))}
-    if set(manifest["files"]) != files:
+    ranks = world_size if manifest["deal"] == "rank" else 0
+    right = len(manifest["files"]) == 1 + ranks  # before names of so many are made
+    if not right or set(manifest["files"]) != {STATE, *map(rank_file, range(ranks))}:
         raise CheckpointError(
             f"must list {STATE} and, under the rank deal, a file of each of its {world_size} ranks; got "
             f"{shown(sorted(map(str, manifest['files'])))}"
@@ -171,9 +232,8 @@ def _values(data: bytes, manifest: dict[str, Any], file: str) -> dict[str, Any]:
     return values
 
 
-def _rank_state(values: dict[str, Any], rank: int, manifest: dict[str, Any]) -> TokenBatchState:
-    record = exact_fields(values, _RANK_FIELDS, RANK_FORMAT)
-    expected = {"format": RANK_FORMAT, "version": 1, "rank": rank, "world_size": manifest["world_size"]}
+def _rank_state(record: dict[str, Any], rank: int, world_size: int) -> TokenBatchState:
+    expected = {"format": RANK_FORMAT, "version": 1, "rank": rank, "world_size": world_size}
     for field, value in expected.items():
         if record[field] != value:
             raise CheckpointError(f"{field} must be {value!r}, got {shown(record[field])}")
@@ -181,12 +241,13 @@ def _rank_state(values: dict[str, Any], rank: int, manifest: dict[str, Any]) -> 
         state = TokenBatchState.from_dict(record["state"])
     except ValueError as error:
         raise CheckpointError(str(error)) from error
-    if (state.sampler.rank, state.sampler.world_size) != (rank, manifest["world_size"]):
+    if (state.sampler.rank, state.sampler.world_size) != (rank, world_size):
         raise CheckpointError(f"holds the sampler of rank {state.sampler.rank} of {state.sampler.world_size}")
     return state
 
 
-def _state(values: dict[str, Any], ranks: list[TokenBatchState] | None, manifest: dict[str, Any]) -> RunState:
-    if values["deal"] != manifest["deal"] or values["world_size"] != manifest["world_size"]:
+def _kind(values: dict[str, Any], manifest: dict[str, Any]) -> dict[str, Any]:
+    record = check_kind(values)
+    if record["deal"] != manifest["deal"] or record["world_size"] != manifest["world_size"]:
         raise CheckpointError("deal and world_size must be those of the manifest")
-    return RunState.from_dict(values, ranks)
+    return record

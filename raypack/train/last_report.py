@@ -10,8 +10,8 @@ from typing import Any
 import ray.train
 
 from raypack.train.registered import registered
-from raypack.train.run_state import digest_of
 from raypack.train.saving import REASON
+from raypack.train.sealing import digest_of
 
 States = Mapping[str | None, dict[str, Any]]
 """The run's state as JSON values, by the loaders' names."""

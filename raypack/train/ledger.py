@@ -145,15 +145,24 @@ class Ledger:
 
     def __post_init__(self) -> None:
         step = 0
-        for attempt in self.attempts:
+        for number, attempt in enumerate(self.attempts):
+            if attempt.number != number or not attempt.steps:
+                raise CheckpointError(
+                    f"ledger: attempts must be 0, 1, 2, ... with a step or more each, got number "
+                    f"{attempt.number} with {attempt.steps} steps as the {number + 1}th"
+                )
             if attempt.first_step != step:
                 raise CheckpointError(
                     f"ledger: attempt {attempt.number} must begin at step {step}, got {attempt.first_step}"
                 )
             step += attempt.steps
         numbers = [entry.epoch for entry in self.epochs]
-        if numbers != list(range(len(numbers))):
-            raise CheckpointError(f"ledger: epochs must be 0, 1, 2, ..., got {shown(numbers)}")
+        if numbers != list(range(len(numbers))) or not all(entry.steps for entry in self.epochs):
+            steps = [entry.steps for entry in self.epochs]
+            raise CheckpointError(
+                f"ledger: epochs must be 0, 1, 2, ..., with a step or more each, got {shown(numbers)} with "
+                f"{shown(steps)} steps"
+            )
         if step != sum(entry.steps for entry in self.epochs):
             raise CheckpointError(
                 f"ledger: the attempts hold {step} steps, the epochs {sum(e.steps for e in self.epochs)}"

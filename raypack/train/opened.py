@@ -15,7 +15,8 @@ from typing import Any
 from raypack.batching.state import TokenBatchState
 from raypack.errors import LoaderError
 from raypack.train.place import Place
-from raypack.train.run_state import RunState, canonical
+from raypack.train.run_state import RunState
+from raypack.train.sealing import canonical
 from raypack.train.standing import Standing
 
 logger = logging.getLogger(__name__)

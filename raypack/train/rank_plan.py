@@ -11,8 +11,10 @@ from raypack.batching.options import TokenBatchOptions
 from raypack.batching.state import TokenBatchState
 from raypack.errors import CheckpointError
 from raypack.train.ledger import exact_fields
+from raypack.train.rank_bounds import MOST_POSITIONS, check_skew
 
 _FIELDS = ["epoch", "steps", "batches_per_step"]
+_LIMIT = 2**62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,16 @@ class RankPlan:
     def source_id(self) -> str:
         """Fingerprint of the source."""
         return self.consolidated.sampler.source_id
+
+    @property
+    def source_length(self) -> int:
+        """Examples of the source."""
+        return self.consolidated.sampler.source_length
+
+    @property
+    def lengths_digest(self) -> str:
+        """Digest of the source's length table."""
+        return self.consolidated.lengths_digest
 
     @property
     def epoch(self) -> int:
@@ -61,14 +73,20 @@ class RankPlan:
         return self.consolidated.sampler.shuffle
 
     @classmethod
-    def of(cls, values: object, states: list[TokenBatchState]) -> RankPlan:
+    def of(cls, values: object, states: list[TokenBatchState], most: int = MOST_POSITIONS) -> RankPlan:
         """Check the run's values against the records of its ranks, and put those together.
+
+        Args:
+            values: What the run's state holds of the plan.
+            states: The records of all ranks.
+            most: Positions that may be left between the ranks; see `check_skew`.
 
         Raises:
             CheckpointError: Values are no plan, or contradict the records.
             SamplerError: The records contradict each other.
         """
         record = exact_fields(values, _FIELDS, "plan")
+        check_skew(states, most)
         consolidated = ConsolidatedTokenBatchState.consolidate(states)
         if record["epoch"] != consolidated.sampler.epoch:
             raise CheckpointError(
@@ -77,9 +95,13 @@ class RankPlan:
             )
         return cls(
             consolidated=consolidated,
-            steps=integer("plan.steps", record["steps"], minimum=0, error=CheckpointError),
+            steps=integer("plan.steps", record["steps"], minimum=0, maximum=_LIMIT, error=CheckpointError),
             batches_per_step=integer(
-                "plan.batches_per_step", record["batches_per_step"], minimum=1, error=CheckpointError
+                "plan.batches_per_step",
+                record["batches_per_step"],
+                minimum=1,
+                maximum=_LIMIT,
+                error=CheckpointError,
             ),
         )
 

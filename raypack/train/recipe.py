@@ -11,12 +11,13 @@ from raypack.batching.deal import AttentionCost
 from raypack.batching.options import TokenBatchLayout, TokenBatchOptions
 from raypack.batching.step_state import PACKINGS, SHUFFLES
 from raypack.data.stream import BACKENDS
-from raypack.errors import SamplerError
+from raypack.errors import SamplerError, SourceError
 from raypack.source import ArrowSource
 from raypack.source.job_folder import refuse_job_folder
-from raypack.source.location import absolute, refuse_secret
+from raypack.source.location import CONTROL, absolute, refuse_secret
 from raypack.train.counting import count_steps
 from raypack.train.goal import Goal
+from raypack.train.one_story import MOST_WINDOW
 
 _BLOCK_TOKENS = 1 << 20
 _BLOCK_ROWS = 64
@@ -93,6 +94,8 @@ class PackedData:
         if not isinstance(self.source, (str, Path, ArrowSource)):
             raise TypeError(f"source must be a path or an ArrowSource, got {type(self.source).__name__}")
         refuse_secret(self.source_path, "every checkpoint")
+        if CONTROL.search(self.source_path):
+            raise SourceError(f"source must hold no control characters, got {shown(self.source_path)}")
         if not isinstance(self.source, ArrowSource):  # workers have another working directory
             object.__setattr__(self, "source", absolute(self.source))
             refuse_job_folder(self.source_path)
@@ -120,7 +123,7 @@ class PackedData:
                 "packing must be 'greedy' with deal='rank', where each rank packs its own shard, "
                 "got 'best_fit'"
             )
-        window = optional_integer("window", self.window, minimum=1, maximum=2**62)
+        window = optional_integer("window", self.window, minimum=1, maximum=MOST_WINDOW)
         if window is not None and self.packing_kind == "greedy":
             raise SamplerError(f"window must be None under greedy packing, got {shown(window)}")
 

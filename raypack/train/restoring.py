@@ -59,8 +59,10 @@ def get_good_checkpoint(names: Sequence[str | None] = (None,)) -> Checkpoint | N
     )
 
 
-def check_state(filesystem: pafs.FileSystem, path: str, name: str | None) -> RunState:
-    """Return a loader's state from a checkpoint.
+def check_state(
+    filesystem: pafs.FileSystem, path: str, name: str | None, examples: int | None = None
+) -> RunState:
+    """Return a loader's state from a checkpoint; ``examples`` are those of the open source.
 
     Raises:
         CheckpointError: The state is not there, or not right; the file and the fault are named.
@@ -71,7 +73,7 @@ def check_state(filesystem: pafs.FileSystem, path: str, name: str | None) -> Run
             "data, so that a run that went on from it would begin the data anew under trained weights: "
             "call raypack.train.report(metrics, loader, save=save) in place of ray.train.report"
         )
-    return read_state(filesystem, path, name)
+    return read_state(filesystem, path, name, examples=examples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +105,12 @@ class Origin:
     def _last(self) -> Checkpoint | None:
         return ray.train.get_checkpoint() if self.checkpoint == LAST else None
 
-    def state(self, name: str | None) -> RunState | None:
+    def state(self, name: str | None, examples: int | None = None) -> RunState | None:
         """Return the state that a loader goes on from; None where it begins anew.
+
+        Args:
+            name: The loader's name.
+            examples: Examples of the source that is open.
 
         Raises:
             CheckpointError: The checkpoint cannot be gone on from; says which one can, and how.
@@ -117,7 +123,7 @@ class Origin:
             logger.warning("the data begins anew: the checkpoint %s holds no state of it", found.path)
             return None
         try:
-            return check_state(found.filesystem, found.path, name)
+            return check_state(found.filesystem, found.path, name, examples)
         except CheckpointError as error:
             way_on = _way_on(found, name)
             if not holds_data:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +9,11 @@ from raypack.arguments import integer, shown, text
 from raypack.batching.state import TokenBatchState
 from raypack.batching.step_state import StepPlannerState
 from raypack.errors import CheckpointError
+from raypack.source.location import CONTROL
 from raypack.train.goal import Goal
 from raypack.train.ledger import Ledger, exact_fields
+from raypack.train.one_story import check_story
+from raypack.train.rank_bounds import most_positions
 from raypack.train.rank_plan import RankPlan
 
 FORMAT = "raypack run state"
@@ -80,14 +81,8 @@ class RunState:
     def __post_init__(self) -> None:
         text("nonce", self.nonce, error=CheckpointError)
         integer("world_size", self.world_size, minimum=1, maximum=2**32, error=CheckpointError)
-        text("source_path", self.source_path, error=CheckpointError)
-        epochs = self.ledger.epochs
-        trained = epochs[-1].steps if epochs and epochs[-1].epoch == self.plan.epoch else 0
-        if trained != self.plan.steps:
-            raise CheckpointError(
-                f"the plan stands at step {self.plan.steps} of epoch {self.plan.epoch}, "
-                f"the ledger has {trained} steps of it"
-            )
+        checked_path(self.source_path)
+        check_story(self)
 
     @property
     def deal(self) -> str:
@@ -113,12 +108,19 @@ class RunState:
         )
 
     @classmethod
-    def from_dict(cls, values: object, ranks: list[TokenBatchState] | None = None) -> RunState:
+    def from_dict(
+        cls,
+        values: object,
+        ranks: list[TokenBatchState] | None = None,
+        examples: int | None = None,
+    ) -> RunState:
         """Check untrusted values and return the state.
 
         Args:
             values: What `to_dict` gave.
             ranks: Under the rank deal, the records of all ranks.
+            examples: Examples of the source that is open, which bound what is allocated; None where
+                none is.
 
         Raises:
             CheckpointError: Something is missing, unknown, of a wrong type, or contradicts the rest.
@@ -134,7 +136,11 @@ class RunState:
                 source_path=record["source_path"],
                 source=record["source"],
                 goal=Goal.from_dict(record["goal"]),
-                plan=StepPlannerState.from_dict(plan) if ranks is None else RankPlan.of(plan, ranks),
+                plan=(
+                    StepPlannerState.from_dict(plan)
+                    if ranks is None
+                    else RankPlan.of(plan, ranks, most_positions(examples))
+                ),
                 ledger=Ledger.from_dict(record["ledger"]),
             )
         except (TypeError, ValueError) as error:
@@ -142,6 +148,21 @@ class RunState:
         if state.step != record["step"]:
             raise CheckpointError(f"step must be {state.step}, the ledger's, got {shown(record['step'])}")
         return state
+
+
+def checked_path(path: object) -> str:
+    """Return the path of a source as a checkpoint holds it, once it is text without control characters.
+
+    Raises:
+        CheckpointError: It is not.
+    """
+    try:
+        place = text("source_path", path, error=CheckpointError)
+    except TypeError as error:
+        raise CheckpointError(str(error)) from error
+    if CONTROL.search(place):
+        raise CheckpointError(f"source_path must hold no control characters, got {shown(place)}")
+    return place
 
 
 def check_kind(values: object) -> dict[str, Any]:
@@ -157,40 +178,3 @@ def check_kind(values: object) -> dict[str, Any]:
             f"must be a {FORMAT!r} of version {VERSION} with the deal {' or '.join(DEALS)}, got {shown(kind)}"
         )
     return record
-
-
-def canonical(values: Any) -> str:
-    """Return JSON text that is the same for equal values."""
-    return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def digest_of(values: Any) -> str:
-    """Return the hex digest of JSON values, 128 bits."""
-    return hashlib.blake2b(canonical(values).encode(), digest_size=16).hexdigest()
-
-
-def sealed(values: dict[str, Any]) -> bytes:
-    """Return values as a JSON file that carries a digest of itself."""
-    return (json.dumps({**values, "digest": digest_of(values)}, indent=1, allow_nan=False) + "\n").encode()
-
-
-def unsealed(data: bytes) -> dict[str, Any]:
-    """Return the values of a file that `sealed` wrote.
-
-    Raises:
-        CheckpointError: It is cut short, no JSON, or was changed afterwards.
-    """
-    try:
-        values = json.loads(data.decode("utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise CheckpointError(f"is no complete JSON file ({error})") from error
-    if not isinstance(values, dict) or "digest" not in values:
-        raise CheckpointError("carries no digest of itself")
-    digest = values.pop("digest")
-    try:
-        present = digest_of(values)
-    except ValueError as error:
-        raise CheckpointError(f"holds a number that JSON has not ({error})") from error
-    if digest != present:
-        raise CheckpointError(f"was changed after it was written: its digest says {shown(digest)}")
-    return values

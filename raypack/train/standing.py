@@ -10,7 +10,8 @@ from raypack.train.data_ranks import OTHER_STATE, by_data_rank, entries_by_data_
 from raypack.train.ledger import Attempt, EpochEntry, Ledger
 from raypack.train.place import Place
 from raypack.train.recipe import PackedData
-from raypack.train.run_state import digest_of, state_values
+from raypack.train.run_state import state_values
+from raypack.train.sealing import digest_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,7 +196,7 @@ def _agree(
     word |= {"again": again, "restored": None, "fault": None}
     if place.rank == 0:
         try:
-            word["restored"] = origin.state(name) if standing is None else None
+            word["restored"] = None if standing is not None else origin.state(name, len(source))
         except (CheckpointError, OSError) as error:
             word["fault"] = str(error)
     words = meeting.meet("start", word, timeout_s=_START_TIMEOUT_S, what="get_loader")

@@ -108,7 +108,7 @@ def _strike(kills, place: Path, process, cluster) -> None:
 def _findings(plan: Plan, place: Path, source) -> list[str]:
     run = place / f"storage/{driver.RUN}"
     audit = verify(run)
-    findings = list(audit.findings)
+    findings = list(audit.findings) or ([] if audit.ok else [f"the audit says {audit.verdict}"])
     if [(e.complete, e.trained) for e in audit.epochs] != [(True, EXAMPLES)] * 2:
         findings.append(f"epochs: {[(e.epoch, e.complete, e.trained) for e in audit.epochs]}")
     filesystem, path = open_path(run)

@@ -1,6 +1,5 @@
 """The audit on checkpoints that real planners made, without a cluster."""
 
-import json
 import threading
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from raypack.report import verify
 from raypack.source import open_source
 from tests.conftest import long_tailed
-from tests.train.state_factory import name_of, trained, write
+from tests.train.state_factory import name_of, run_of, trained
 
 
 @pytest.fixture
@@ -16,21 +15,12 @@ def source(make_source):
     return make_source(long_tailed(150))
 
 
-def run_of(tmp_path, state):
-    """Lay out a run directory as Ray Train does, with one registered checkpoint."""
-    run = tmp_path / "run"
-    name = name_of(state)
-    write(run / name, state)
-    snapshot = {"latest_checkpoint_result": {"checkpoint_dir_name": name}}
-    (run / "checkpoint_manager_snapshot.json").write_text(json.dumps(snapshot))
-    return run
-
-
 @pytest.mark.parametrize("epochs", [1, 2])
 @pytest.mark.parametrize("steps", [None, 3])
 def test_a_faithful_run_passes(tmp_path, source, epochs, steps):
     audit = verify(run_of(tmp_path, trained(source, epochs=epochs, steps=steps)))
-    assert audit.ok, audit.findings
+    assert audit.consistent, audit.findings
+    assert audit.ok == (steps is None)
     assert [e.complete for e in audit.epochs] == [True] * (epochs - 1) + [steps is None]
     assert audit.epochs[0].examples == 150
     assert sum(a.steps for a in audit.attempts) == sum(e.steps for e in audit.epochs)
@@ -39,7 +29,7 @@ def test_a_faithful_run_passes(tmp_path, source, epochs, steps):
 def test_one_checkpoint_can_be_audited_alone(tmp_path, source):
     state = trained(source, steps=4)
     run = run_of(tmp_path, state)
-    assert verify(run / name_of(state)).ok
+    assert verify(run / name_of(state)).consistent
 
 
 def test_a_dropped_batch_is_caught_and_its_step_named(tmp_path, source):
@@ -102,8 +92,8 @@ def test_a_source_that_moved_is_found_by_its_new_path(tmp_path, source):
     moved = tmp_path / "moved"
     open_source(source.path)
     (tmp_path / "source").rename(moved)
-    assert not verify(run).ok
-    assert verify(run, source=moved).ok
+    assert verify(run).verdict == "fault"
+    assert verify(run, source=moved).consistent
 
 
 def test_a_damaged_checkpoint_is_a_finding(tmp_path, source):
@@ -120,14 +110,16 @@ def test_what_is_no_run_is_a_finding(tmp_path, content):
     if content is not None:
         (tmp_path / "checkpoint_manager_snapshot.json").write_text(content)
     audit = verify(tmp_path)
-    assert not audit.ok
+    assert audit.findings
     assert audit.checkpoint == ""
+    assert not audit.consistent
+    assert audit.verdict == ("fault" if content in ("{", "{}") else "no run")
 
 
 @pytest.mark.parametrize("path", ["zzz://x/y", "s3://%%%", "", "a\0b"])
 def test_what_is_no_path_is_a_finding(path):
     audit = verify(path)
-    assert not audit.ok
+    assert audit.verdict == "no run"
     assert "the run must be a path or a URI" in audit.findings[0]
 
 
@@ -138,5 +130,5 @@ def test_a_list_of_checkpoints_that_the_run_is_just_writing_is_read_again(tmp_pa
     file.write_text("")
     timer = threading.Timer(0.2, file.write_text, [whole])
     timer.start()
-    assert verify(run).ok
+    assert verify(run).consistent
     timer.join()

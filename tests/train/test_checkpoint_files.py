@@ -10,7 +10,7 @@ import pytest
 from raypack.errors import CheckpointError
 from raypack.train.checkpoint_files import entry_of
 from raypack.train.checkpoint_reading import read_state
-from raypack.train.run_state import sealed, unsealed
+from raypack.train.sealing import sealed, unsealed
 from tests.conftest import long_tailed
 from tests.train.state_factory import name_of, trained, write
 

@@ -122,7 +122,7 @@ def story(cluster, tmp_path_factory):
 def test_a_run_that_grows_and_loses_a_node_trains_each_example_once(story):
     place, _ = story
     audit = verify(place / "storage/elastic")
-    assert audit.ok, audit.findings
+    assert audit.consistent, audit.findings
     assert [attempt.world_size for attempt in audit.attempts] == [1, 3, 1]
 
 

@@ -138,7 +138,8 @@ def live(folder, life):
             lineage += trained
             train_steps(run, steps, attempt["lost"], [], refuses)  # in no checkpoint: computed again
         audit = verify(checkpoint)
-        assert audit.ok, audit.findings
+        assert audit.consistent, audit.findings
+    assert audit.reached == bool(life["lengths"])
     for epoch in range(life["epochs"]):
         got = sorted(i for e, indices in lineage if e == epoch for i in indices)
         assert got == list(range(len(life["lengths"])))

@@ -129,7 +129,7 @@ def report_all(world, failing=None, **options):
 def assert_the_first_report_stays(world, tmp_path):
     assert len(world.train.registered) == 1
     audit = verify(world.train.registered[0])
-    assert audit.ok, audit.findings
+    assert audit.consistent, audit.findings
     assert audit.attempts[0].steps == 1
     assert os.listdir(tmp_path / "temporary") == []
 
@@ -174,7 +174,7 @@ def test_a_throttled_upload_is_tried_again(reported, caplog, tmp_path):
     assert raised == [None, None]
     assert caplog.text.count("once more in") == 3
     assert len(reported.train.registered) == 2
-    assert all(verify(path).ok for path in reported.train.registered)
+    assert all(verify(path).consistent for path in reported.train.registered)
     assert os.listdir(tmp_path / "temporary") == []
 
 
@@ -195,7 +195,7 @@ def test_a_save_that_fails_on_one_rank_ends_the_report_on_all_and_the_next_one_i
     assert seconds < 10
     assert_the_first_report_stays(reported, tmp_path)
     assert report_all(reported)[0] == [None, None]
-    assert verify(reported.train.registered[-1]).ok
+    assert verify(reported.train.registered[-1]).consistent
 
 
 def test_a_report_that_ray_train_refuses_on_one_rank_leaves_no_other_waiting(reported, tmp_path):
