@@ -111,7 +111,7 @@ def _state(standing: Standing, words: list[dict[str, Any]]) -> RunState:
     records = None
     if standing.deal == "rank":
         records = [TokenBatchState.from_dict(words[first]["record"]) for first in standing.place.first_peers]
-    return RunState.from_dict(json.loads(canonical(values)), records)
+    return RunState.from_dict(json.loads(canonical(values)), records, standing.source["examples"])
 
 
 def tell(name: str | None, standing: Standing) -> None:
