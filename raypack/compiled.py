@@ -35,7 +35,7 @@ def compiled(function: Function) -> Function:
         function: Loops over numpy arrays and numbers; calls kernels of its own file alone, because a
             change in another file would not be noticed by the cache.
     """
-    kernel: Any = numba.njit(nogil=True)(function)
+    kernel: Any = numba.njit(nogil=True, no_cfunc_wrapper=True)(function)
     if hasattr(kernel, "_cache"):  # it is the plain function where NUMBA_DISABLE_JIT is set
         # The folders may be missing or unreadable in more ways than can be listed; none is an error.
         with contextlib.suppress(Exception):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import ray
@@ -24,6 +25,7 @@ from raypack.batching.state import TokenBatchState
 from raypack.batching.step_plan import StepCursor
 from raypack.batching.step_planner import StepPlanner
 from raypack.batching.step_state import StepPlannerState
+from raypack.batching.warm import in_background, warm_planning
 from raypack.source import ArrowSource, open_source
 
 PATIENCE_S = 5.0
@@ -52,6 +54,14 @@ class PlannerSpec:
     """Steps of the epoch before the state, under the rank deal."""
     data_ranks: tuple[int, ...] | None = None
     """The data rank of each process; None where each has its own number."""
+
+
+def _warm(state: StepPlannerState | TokenBatchState) -> None:
+    """Load the kernels that plan from a state, compiled where they never were."""
+    if isinstance(state, TokenBatchState):
+        warm_planning(state.options, packing="greedy", shuffle=state.sampler.shuffle)
+    else:
+        warm_planning(state.options, packing=state.packing, shuffle=state.shuffle)
 
 
 def _steps_of(spec: PlannerSpec, source: ArrowSource) -> StepSource:
@@ -90,6 +100,7 @@ class NodePlanner:
         self._ahead = spec.ahead
         self._ranks_here = spec.ranks_here
         self._left: set[int] = set()
+        in_background(partial(_warm, spec.state))  # while the readers start and the model is built
         self._source = open_source(spec.source_path)
         self._plans = self._from_start()
         self._ranks: dict[int, _Rank] = {}

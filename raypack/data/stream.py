@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import TracebackType
 
+from raypack.batching.warm import in_background, warm_receipts
 from raypack.data.blocks import StreamRow, load_block
 from raypack.data.datasource import dataset_blocks
 from raypack.data.reader import ReadSpec, read_blocks
@@ -44,6 +45,7 @@ class Stream:
         self._closed = threading.Event()
         self._next = 0
         self._here = 0
+        in_background(warm_receipts)
         source = read_blocks(spec, load_block) if backend == "direct" else dataset_blocks(spec, node_id)
         self._feeder = threading.Thread(
             target=self._feed, args=(source,), name=f"raypack-stream-{spec.rank}", daemon=True

@@ -20,7 +20,8 @@ def ranks_by_first(bins: NDArray[Any], ranks: NDArray[Any]) -> int:
     Returns:
         The place of the first example of no bin, or -1.
     """
-    ranks[:] = -1
+    for number in range(len(ranks)):
+        ranks[number] = -1
     following = 0
     for place in range(len(bins)):
         number = bins[place]
@@ -47,7 +48,8 @@ def batch_after_batch(
     Returns:
         The place of the first example of no bin or batch, or -1.
     """
-    ends[:] = 0
+    for batch in range(len(ends)):
+        ends[batch] = 0
     for place in range(len(bins)):
         number = bins[place]
         if number < 0 or number >= len(ranks) or ranks[number] < 0 or ranks[number] >= len(ends):

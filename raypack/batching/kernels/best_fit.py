@@ -49,7 +49,8 @@ def longest_first(lengths: NDArray[Any], budget: int, order: NDArray[Any]) -> in
     for shift in range(0, 32, _DIGIT):
         if shift and not most - least >> shift:
             break
-        starts[:] = 0
+        for digit in range(len(starts)):
+            starts[digit] = 0
         for place in range(count):
             starts[((most - lengths[place]) >> shift & ((1 << _DIGIT) - 1)) + 1] += 1
         for digit in range(1 << _DIGIT):
@@ -60,7 +61,8 @@ def longest_first(lengths: NDArray[Any], budget: int, order: NDArray[Any]) -> in
                 digit = (most - lengths[place]) >> shift & ((1 << _DIGIT) - 1)
                 sorted_order[starts[digit]] = place
                 starts[digit] += 1
-            order[:count] = sorted_order
+            for rank in range(count):
+                order[rank] = sorted_order[rank]
         else:
             for place in range(count):
                 digit = (most - lengths[place]) & ((1 << _DIGIT) - 1)
@@ -91,7 +93,9 @@ def best_fit_decreasing(lengths: NDArray[Any], budget: int, most: int, bins: NDA
         return 0, wrong
     sizes, runs = _distinct(lengths, order)
     words, offsets = _empty_bitmap(len(sizes))
-    tops = np.full(len(sizes), -1, np.int64)
+    tops = np.empty(len(sizes), np.int64)
+    for size in range(len(sizes)):
+        tops[size] = -1
     rooms, held = np.empty(count, np.int64), np.empty(count, np.int64)
     children, siblings = np.empty(count, np.int64), np.empty(count, np.int64)
     opened, rank = 0, 0
