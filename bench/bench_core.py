@@ -2,7 +2,8 @@
 
     python bench/bench_core.py [--rows 1000000000] [--greedy]
 
-The rows' table is written to a temporary file of 4 bytes a row and read through a memory map.
+The rows' table is written to a temporary file of 4 bytes a row and read through a memory map. Rates a
+core are in CPU time, restarts and first calls in wall time.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import gc
 import json
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -40,13 +43,13 @@ WORLD = 1024
 STEPS = 100_000
 
 
-def timed(work, repeats=REPEATS):
+def timed(work, repeats=REPEATS, clock=time.perf_counter):
     """Return the median, least and greatest time of some runs, seconds."""
     times = []
     for _ in range(repeats):
-        began = time.perf_counter()
+        began = clock()
         work()
-        times.append(time.perf_counter() - began)
+        times.append(clock() - began)
     return statistics.median(times), min(times), max(times)
 
 
@@ -90,7 +93,8 @@ def order_rows(table):
             ("in sequence", lambda o=order: o.slice(10**8, 10**8 + 4_000_000)),
             ("at random", lambda o=order: o.at(positions)),
         ):
-            median, low, high = timed(work)
+            work()
+            median, low, high = timed(work, clock=time.process_time)
             table.add_row(
                 f"order {shuffle}, N = 10^9, {what}",
                 f"{4 / median:.0f} M positions/s",
@@ -111,17 +115,50 @@ def greedy_rows(table):
         as_list = lengths.tolist()
         expected = plain_way(as_list, budget, limit)
         assert greedy_ends(lengths, options).tolist() == expected
-        ratios = []
+        ratios, rates = [], []
         for _ in range(REPEATS):
-            plain, _, _ = timed(partial(plain_way, as_list, budget, limit), 1)
-            ours, _, _ = timed(partial(greedy_ends, lengths, options), 1)
+            plain, _, _ = timed(partial(plain_way, as_list, budget, limit), 1, time.process_time)
+            ours, _, _ = timed(partial(greedy_ends, lengths, options), 1, time.process_time)
             ratios.append(plain / ours)
+            rates.append(len(lengths) / ours / 1e6)
         most = f", at most {limit}" if limit else ""
         size = len(lengths) / len(expected)
         table.add_row(
             f"greedy {layout}, budget {budget:,}, mean {lengths.mean():.0f}{most}: {size:,.1f} a batch",
-            f"{statistics.median(ratios):.1f}x a plain loop",
+            f"{statistics.median(rates):.0f} M/s, {statistics.median(ratios):.1f}x a plain loop",
             f"{min(ratios):.1f}-{max(ratios):.1f}",
+        )
+
+
+FIRST_CALL = """
+import time
+wall, cpu = time.perf_counter(), time.process_time()
+from raypack.batching import TokenBatchOptions
+from raypack.batching.warm import warm_planning, warm_receipts
+for packing in ("best_fit", "greedy"):
+    for layout in ("packed", "padded"):
+        for shuffle in ("full", "block"):
+            warm_planning(TokenBatchOptions(64, None, layout), packing=packing, shuffle=shuffle)
+warm_receipts()
+print(time.perf_counter() - wall, time.process_time() - cpu)
+"""
+
+
+def first_call_rows(table, folder):
+    """What all kernels cost a fresh process: compiled, and loaded from the disk."""
+    for what in ("compiled", "loaded from the disk"):
+        walls, cpus = [], []
+        for _ in range(REPEATS if what != "compiled" else 1):
+            environment = {**os.environ, "NUMBA_CACHE_DIR": str(folder / "numba")}
+            command = [sys.executable, "-c", FIRST_CALL]
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+            wall, cpu = map(float, done.stdout.split())
+            walls.append(wall)
+            cpus.append(cpu)
+        table.add_row(
+            f"all kernels in a fresh process, {what}, imports included",
+            f"{statistics.median(walls):.1f} s, {statistics.median(cpus):.1f} s of CPU",
+            f"{min(walls):.1f}-{max(walls):.1f}",
         )
 
 
@@ -240,6 +277,7 @@ def main() -> None:
     order_rows(table)
     step_rows(table)
     with tempfile.TemporaryDirectory(prefix="raypack-bench-") as work:
+        first_call_rows(table, Path(work))
         lengths, options, count = billion_rows(table, args.rows, Path(work))
         rank_records(table, lengths, options, count)
         del lengths

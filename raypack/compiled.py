@@ -14,10 +14,14 @@ import os
 import pickle
 import tempfile
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numba
 from numba.core import caching
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+"""An array of whatever type a kernel's docstring says."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

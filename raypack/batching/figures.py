@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,19 +13,21 @@ from raypack.batching.options import TokenBatchLayout, TokenBatchOptions
 from raypack.batching.plan import TokenBatchPlan
 from raypack.errors import SamplerError
 
+_HIGH = 2**32
+
 
 @dataclass(frozen=True, slots=True)
 class BatchFigures:
     """The cost of each batch, a column a figure, exact for any lengths."""
 
-    real_tokens: list[int]
+    real_tokens: NDArray[np.int64]
     """Σ length."""
-    longest: list[int]
+    longest: NDArray[np.int64]
     """The greatest length."""
-    token_slots: list[int]
+    token_slots: NDArray[np.int64]
     """Σ length (packed), or rows · longest (padded)."""
     squares: list[int]
-    """Σ length² (packed), or rows · longest² (padded)."""
+    """Σ length² (packed), or rows · longest² (padded); Python's integers, they may pass 64 bits."""
 
     @classmethod
     def of(
@@ -53,12 +56,12 @@ class BatchFigures:
                 f"got {int(ends[wrong])} for batch {wrong}"
             )
         if options.layout is TokenBatchLayout.PADDED:
-            slots = (np.diff(ends, prepend=0) * longest).tolist()
-            sums = [cost * length for cost, length in zip(slots, longest.tolist(), strict=True)]
+            slots = np.diff(ends, prepend=0) * longest
+            sums = map(operator.mul, slots.tolist(), longest.tolist())
         else:
-            slots = totals.tolist()
-            sums = [(high << 32) + low for high, low in zip(*squares.tolist(), strict=True)]
-        return cls(totals.tolist(), longest.tolist(), slots, sums)
+            slots = totals
+            sums = map(operator.add, map(_HIGH.__mul__, squares[0].tolist()), squares[1].tolist())
+        return cls(totals, longest, slots, list(sums))
 
     def plans(self, indices: NDArray[np.int64], ends: NDArray[np.int64]) -> list[TokenBatchPlan]:
         """Return the plans of the batches.
@@ -72,7 +75,8 @@ class BatchFigures:
         """
         if len(ends) and ends[-1] > len(indices):
             raise SamplerError(f"indices must be at least {int(ends[-1])}, got {len(indices)}")
-        return TokenBatchPlan.all_unchecked(indices, ends, self.real_tokens, self.longest, self.token_slots)
+        columns = (ends, self.real_tokens, self.longest, self.token_slots)
+        return TokenBatchPlan.all_unchecked(indices, *(column.tolist() for column in columns))
 
 
 def plans_from_ends(

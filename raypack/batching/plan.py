@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ class TokenBatchPlan:
     def all_unchecked(
         cls,
         indices: NDArray[np.int64],
-        ends: NDArray[np.int64],
+        ends: list[int],
         real_tokens: list[int],
         longest: list[int],
         token_slots: list[int],
@@ -83,16 +84,15 @@ class TokenBatchPlan:
 
         Args:
             indices: (n,) int64 source indices, batch after batch; the plans hold read-only views of it.
-            ends: (batches,) int64, one past each batch's last example.
+            ends: One past each batch's last example.
             real_tokens: The sum of each batch's lengths.
             longest: The greatest of them.
             token_slots: The cost.
         """
         view = indices.view()
         view.flags.writeable = False
-        stops = ends.tolist()
-        parts = [view[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
-        plans = [object.__new__(cls) for _ in parts]
+        parts = [view[start:stop] for start, stop in zip([0, *ends], ends, strict=False)]
+        plans = list(map(object.__new__, repeat(cls, len(parts))))
         columns: tuple[list[Any], ...] = (parts, real_tokens, longest, token_slots)
         for name, column in zip(cls.__slots__, columns, strict=True):
             # A million plans a second: each field is set in one loop of the interpreter's own.

@@ -63,9 +63,7 @@ def stretch_of(
         return Stretch()
     figures = BatchFigures.of(lengths, ends, options)
     if supervised is None:
-        sizes = np.diff(ends, prepend=0).tolist()
-        labels = [tokens - size for tokens, size in zip(figures.real_tokens, sizes, strict=True)]
+        labels = figures.real_tokens - np.diff(ends, prepend=0)
     else:
-        starts = np.append(0, ends[:-1])
-        labels = np.add.reduceat(supervised[indices], starts, dtype=np.int64).tolist()
-    return Stretch(figures.plans(indices, ends), figures.squares, labels, boundaries)
+        labels = np.add.reduceat(supervised[indices], np.append(0, ends[:-1]), dtype=np.int64)
+    return Stretch(figures.plans(indices, ends), figures.squares, labels.tolist(), boundaries)

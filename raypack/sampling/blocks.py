@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from raypack.sampling.feistel import Feistel, key_words
-from raypack.sampling.permutation import KeyedPermutation, checked_positions
+from raypack.arrays import read_only
+from raypack.sampling.feistel import Feistel, integers, key_words, out_of_range
+from raypack.sampling.permutation import KeyedPermutation
 
 BLOCK = 1_024
 WINDOW_BLOCKS = 64
+WINDOW = BLOCK * WINDOW_BLOCKS
 
-_BLOCK_BITS = 10
-_WINDOW_BITS = 16
-_CHUNK = 65_536
+_CHUNK = 8_192
 
 
 class BlockPermutation:
@@ -26,17 +26,7 @@ class BlockPermutation:
     found by the inverse.
     """
 
-    __slots__ = (
-        "_blocks",
-        "_irregular",
-        "_last_block",
-        "_missing",
-        "_network",
-        "_short_slot",
-        "_tweak_words",
-        "key",
-        "size",
-    )
+    __slots__ = ("_blocks", "_network", "_short_slot", "_tables", "_tweak", "_windows", "key", "size")
 
     def __init__(self, key: bytes, size: int) -> None:
         """Derive the bijections.
@@ -46,16 +36,16 @@ class BlockPermutation:
             size: N, 1 to 2**62.
         """
         self.key = bytes(key)
-        count = -(-size // BLOCK)
-        self._blocks = KeyedPermutation(b"blocks" + self.key, count)
         self.size = size
-        self._last_block = count - 1
-        self._missing = count * BLOCK - size
-        self._short_slot = int(self._blocks.inverse([self._last_block])[0])
-        windows = {self._short_slot // WINDOW_BLOCKS, self._last_block // WINDOW_BLOCKS}
-        self._irregular = {number: self._irregular_window(number) for number in sorted(windows)}
-        self._network = Feistel(b"window" + self.key, _WINDOW_BITS)
-        self._tweak_words = [np.uint64(word) for word in key_words(self.key, "window tweak", 2)]
+        last = -(-size // BLOCK) - 1
+        self._blocks = KeyedPermutation(b"blocks" + self.key, last + 1)
+        self._short_slot = int(self._blocks.inverse([last])[0])
+        self._network = Feistel(b"window" + self.key, WINDOW.bit_length() - 1)
+        low, high = key_words(self.key, "window tweak", 2)
+        self._tweak = np.uint64(low | high << 32)
+        numbers = sorted({self._short_slot // WINDOW_BLOCKS, last // WINDOW_BLOCKS})
+        self._windows = read_only([self._start_of(number) for number in numbers], np.int64)
+        self._tables = read_only([self._table_of(number) for number in numbers], np.int64)
 
     def __reduce__(self) -> tuple[type[BlockPermutation], tuple[bytes, int]]:
         """Pickle the key and the size only."""
@@ -63,54 +53,43 @@ class BlockPermutation:
 
     def at(self, positions: ArrayLike) -> NDArray[np.int64]:
         """Return the index at each position; see `KeyedPermutation.at`."""
-        values = checked_positions("positions", positions, self.size)
+        values = integers("positions", positions)
+        indices = np.empty(len(values), np.int64)
         for start in range(0, len(values), _CHUNK):
-            self._replace(values[start : start + _CHUNK])
-        return values
+            indices[start : start + _CHUNK] = self._at(values[start : start + _CHUNK])
+        return indices
 
-    def _replace(self, values: NDArray[np.int64]) -> None:
-        """Replace each position by its index, in place."""
-        self._shuffle_windows(values, self._as_if_full(values) >> _WINDOW_BITS)
-        regular = self._as_if_full(values)
-        np.bitwise_and(regular, BLOCK - 1, out=values)
-        regular >>= _BLOCK_BITS
-        values += self._blocks.at(regular) << _BLOCK_BITS
+    def _at(self, positions: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Return the indices of some positions, few enough for the processor's cache."""
+        from raypack.sampling.kernels.order import block_order
 
-    def _as_if_full(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number the positions as if the short block were full: then slots and windows are plain shifts."""
-        return values + (values >= self._slot_start(self._short_slot + 1)) * np.int64(self._missing)
+        slots, offsets = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
+        wrong = block_order(
+            read_only(positions, np.int64),
+            self.size,
+            self._network.keys,
+            self._tweak,
+            self._short_slot,
+            self._windows,
+            self._tables,
+            slots,
+            offsets,
+        )
+        if wrong >= 0:
+            raise out_of_range("positions", positions[wrong], self.size)
+        indices = self._blocks.at(slots)
+        indices *= BLOCK
+        indices += offsets
+        return indices
 
-    def _slot_start(self, slot: int) -> int:
-        """Return the first position of a slot in block order; the short block's slot is short."""
-        return slot * BLOCK - (self._missing if slot > self._short_slot else 0)
+    def _start_of(self, number: int) -> int:
+        """Return the first position of a window; those after the short block begin earlier."""
+        missing = -self.size % BLOCK if number * WINDOW_BLOCKS > self._short_slot else 0
+        return min(number * WINDOW - missing, self.size)
 
-    def _shuffle_windows(self, values: NDArray[np.int64], window: NDArray[np.int64]) -> None:
-        """Move each position inside its window, in place."""
-        base = self._starts(window)
-        offsets = values - base
-        self._network.forward(offsets, self._tweaks(window))
-        offsets += base
-        for number, (start, inside) in self._irregular.items():
-            members = np.flatnonzero(window == number)
-            if len(members):
-                offsets[members] = start + inside.at(values[members] - start)
-        values[:] = offsets
-
-    def _irregular_window(self, number: int) -> tuple[int, KeyedPermutation]:
-        """Return the start and the shuffle of a window that may hold fewer than 65,536 positions."""
-        start = self._slot_start(number * WINDOW_BLOCKS)
-        stop = self._slot_start(min((number + 1) * WINDOW_BLOCKS, self._last_block + 1))
+    def _table_of(self, number: int) -> NDArray[np.int64]:
+        """Return the shuffle of a window that may hold fewer than 65,536 positions, filled up with zeros."""
+        start, stop = self._start_of(number), self._start_of(number + 1)
         key = b"irregular window" + number.to_bytes(8, "little") + self.key
-        return start, KeyedPermutation(key, stop - start)
-
-    def _starts(self, window: NDArray[np.int64]) -> NDArray[np.int64]:
-        after = window > self._short_slot // WINDOW_BLOCKS
-        return (window << _WINDOW_BITS) - after * np.int64(self._missing)
-
-    def _tweaks(self, window: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Hash the windows' numbers to the 32 bits that choose their networks."""
-        mixed = window.astype(np.uint64) + (self._tweak_words[0] | self._tweak_words[1] << np.uint64(32))
-        for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
-            mixed ^= mixed >> np.uint64(30)
-            mixed *= np.uint64(factor)
-        return (mixed >> np.uint64(32)).astype(np.uint32)
+        inside = KeyedPermutation(key, stop - start).at(np.arange(stop - start))
+        return np.pad(inside, (0, WINDOW - len(inside)))

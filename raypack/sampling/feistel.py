@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from raypack.arrays import read_only
+from raypack.errors import SamplerError
 
 MINIMUM_BITS = 2
 MAXIMUM_BITS = 62
 
 _ROUNDS = 8
-_CHUNK = 16_384
-_FINISH = np.uint32(0x9E3779B1)
-_FOLD = np.uint32(16)
 
 
 def key_words(key: bytes, label: str, count: int) -> list[int]:
@@ -34,14 +34,14 @@ def key_words(key: bytes, label: str, count: int) -> list[int]:
 
 
 class Feistel:
-    """Eight rounds over two halves of b bits in all, computed in place.
+    """Eight rounds over two halves of b bits in all.
 
     The halves take turns: one is hashed with the round's key (multiply, add, fold, multiply; the top
     bits of the product) and added bit by bit to the other. An odd b makes the right half the wider.
-    Every step is arithmetic on uint32, so no machine and no numpy release can change the result.
+    Every step is arithmetic on uint32, so no machine and no compiler can change the result.
     """
 
-    __slots__ = ("_keys", "_left_bits", "_right_bits")
+    __slots__ = ("keys",)
 
     def __init__(self, key: bytes, bits: int) -> None:
         """Derive the round keys.
@@ -52,46 +52,59 @@ class Feistel:
         """
         words = key_words(key, f"feistel {bits}", 2 * _ROUNDS)
         pairs = zip(words[::2], words[1::2], strict=True)
-        self._keys = [(np.uint32(factor | 1), np.uint32(term)) for factor, term in pairs]
-        self._left_bits = bits // 2
-        self._right_bits = bits - self._left_bits
+        table = [(bits // 2, bits - bits // 2), *((factor | 1, term) for factor, term in pairs)]
+        self.keys = read_only(table, np.uint32)
 
-    def forward(self, values: NDArray[np.int64], tweak: NDArray[np.uint32] | None = None) -> None:
-        """Replace each value by its image.
+    def images(
+        self,
+        positions: ArrayLike,
+        size: int,
+        *,
+        name: str = "positions",
+        tweaks: NDArray[np.uint32] | None = None,
+        backward: bool = False,
+    ) -> NDArray[np.int64]:
+        """Return the image of each position, applied again until it is below ``size`` (cycle walking).
 
         Args:
-            values: (n,) int64 in [0, 2**b), contiguous; overwritten.
-            tweak: (n,) uint32 chooses one of 2**32 networks for each value; None is tweak 0.
+            positions: (n,) integers in [0, size).
+            size: N, at most 2**bits.
+            name: What an error calls the positions.
+            tweaks: (n,) uint32 chooses one of 2**32 networks for each position; None is tweak 0.
+            backward: Whether to return the position of each image instead.
+
+        Raises:
+            TypeError: ``positions`` holds no integers.
+            SamplerError: one of them is out of range.
         """
-        self._run(values, tweak, range(_ROUNDS))
+        from raypack.sampling.kernels.order import walk
 
-    def backward(self, values: NDArray[np.int64], tweak: NDArray[np.uint32] | None = None) -> None:
-        """Undo `forward`, in place."""
-        self._run(values, tweak, range(_ROUNDS - 1, -1, -1))
+        values = integers(name, positions)
+        chosen = read_only(() if tweaks is None else tweaks, np.uint32)
+        images = np.empty(len(values), np.int64)
+        wrong = walk(read_only(values, np.int64), chosen, size, self.keys, backward, images)
+        if wrong >= 0:
+            raise out_of_range(name, values[wrong], size)
+        return images
 
-    def _run(self, values: NDArray[np.int64], tweak: NDArray[np.uint32] | None, rounds: range) -> None:
-        for start in range(0, len(values), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            self._run_chunk(values[part], None if tweak is None else tweak[part], rounds)
 
-    def _run_chunk(self, values: NDArray[np.int64], tweak: NDArray[np.uint32] | None, rounds: range) -> None:
-        right = (values & ((1 << self._right_bits) - 1)).astype(np.uint32)
-        left = (values >> self._right_bits).astype(np.uint32)
-        mixed = np.empty_like(left)
-        folded = np.empty_like(left)
-        to_left, to_right = np.uint32(32 - self._left_bits), np.uint32(32 - self._right_bits)
-        for number in rounds:
-            factor, term = self._keys[number]
-            source, target, shift = (left, right, to_right) if number % 2 else (right, left, to_left)
-            np.multiply(source, factor, out=mixed)
-            np.add(mixed, term, out=mixed)
-            if tweak is not None:
-                np.add(mixed, tweak, out=mixed)
-            np.right_shift(mixed, _FOLD, out=folded)
-            np.bitwise_xor(mixed, folded, out=mixed)
-            np.multiply(mixed, _FINISH, out=mixed)
-            np.right_shift(mixed, shift, out=mixed)
-            np.bitwise_xor(target, mixed, out=target)
-        values[:] = left
-        values <<= self._right_bits
-        values |= right
+def integers(name: str, values: ArrayLike) -> NDArray[np.integer]:
+    """Return ``values`` as a one-dimensional array of integers, an empty list as int64.
+
+    Raises:
+        TypeError: they are no integers.
+        SamplerError: they are not one-dimensional.
+    """
+    array = np.asarray(values)
+    if array.size == 0 and array.dtype.kind == "f":
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
+    if array.ndim != 1:
+        raise SamplerError(f"{name} must be one-dimensional, got shape {array.shape}")
+    return array
+
+
+def out_of_range(name: str, value: int | np.integer, size: int) -> SamplerError:
+    """Return the error that names a position outside [0, size)."""
+    return SamplerError(f"{name} must be in [0, {size}), got {int(value)}")

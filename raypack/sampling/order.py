@@ -18,7 +18,7 @@ SHUFFLES = ("full", "block")
 SEED_LIMIT = 2**64
 
 _FIXED_POSITIONS = 1_024
-_SLICE_BLOCK = 1_048_576
+_CHUNK = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ class EpochOrder:
         if self._bijection is None:
             return np.arange(start, stop, dtype=np.int64)
         indices = np.empty(stop - start, np.int64)
-        for first in range(start, stop, _SLICE_BLOCK):
-            last = min(first + _SLICE_BLOCK, stop)
+        for first in range(start, stop, _CHUNK):
+            last = min(first + _CHUNK, stop)
             indices[first - start : last - start] = self._bijection.at(np.arange(first, last))
         return indices
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from raypack.arguments import integer
-from raypack.errors import SamplerError
-from raypack.sampling.feistel import Feistel, key_words
+from raypack.sampling.feistel import Feistel, integers, key_words, out_of_range
 
 MAXIMUM_SIZE = 2**62
 TABLE_SIZE = 65_536
-
-_BLOCK = 262_144
 
 
 class KeyedPermutation:
@@ -62,31 +57,15 @@ class KeyedPermutation:
             TypeError: ``positions`` holds no integers.
             SamplerError: one of them is out of range.
         """
-        values = checked_positions("positions", positions, self.size)
-        if self._network is None:
-            return self._forward()[values]
-        return self._walk(values, self._network.forward)
+        if self._network is not None:
+            return self._network.images(positions, self.size)
+        return self._forward()[checked_positions("positions", positions, self.size)]
 
     def inverse(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the position of each index; see `at`."""
-        values = checked_positions("indices", indices, self.size)
-        if self._network is None:
-            return self._backward()[values]
-        return self._walk(values, self._network.backward)
-
-    def _walk(
-        self, values: NDArray[np.int64], step: Callable[[NDArray[np.int64]], None]
-    ) -> NDArray[np.int64]:
-        for start in range(0, len(values), _BLOCK):
-            block = values[start : start + _BLOCK]
-            step(block)
-            outside = np.flatnonzero(block >= self.size)
-            while len(outside):
-                walking = block[outside]
-                step(walking)
-                block[outside] = walking
-                outside = outside[walking >= self.size]
-        return values
+        if self._network is not None:
+            return self._network.images(indices, self.size, name="indices", backward=True)
+        return self._backward()[checked_positions("indices", indices, self.size)]
 
     def _forward(self) -> NDArray[np.int64]:
         if self._forward_table is None:
@@ -108,16 +87,9 @@ def checked_positions(name: str, values: ArrayLike, size: int) -> NDArray[np.int
         TypeError: they are no integers.
         SamplerError: they are not one-dimensional or out of range.
     """
-    array = np.asarray(values)
-    if array.size == 0 and array.dtype.kind == "f":
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
-    if array.ndim != 1:
-        raise SamplerError(f"{name} must be one-dimensional, got shape {array.shape}")
+    array = integers(name, values)
     if array.size and (int(array.min()) < 0 or int(array.max()) >= size):
-        wrong = int(array.min()) if int(array.min()) < 0 else int(array.max())
-        raise SamplerError(f"{name} must be in [0, {size}), got {wrong}")
+        raise out_of_range(name, array.min() if array.min() < 0 else array.max(), size)
     return np.array(array, dtype=np.int64, order="C", copy=True)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from raypack.arguments import integer
+from raypack.arrays import read_only
 
 _WRAP = 2**64
 _FIRST = np.uint64(0xBF58476D1CE4E5B9)
@@ -61,8 +62,9 @@ class Receipt:
     @classmethod
     def of(cls, key: int, indices: npt.NDArray[np.int64], tokens: int) -> Receipt:
         """Return the receipt of some examples, each trained once."""
-        total = int(np.sum(index_hashes(key, indices), dtype=np.uint64))
-        return cls(len(indices), tokens, total)
+        from raypack.sampling.kernels.receipt import hash_sum
+
+        return cls(len(indices), tokens, int(hash_sum(np.uint64(key), read_only(indices, np.int64))))
 
     def __add__(self, other: Receipt) -> Receipt:
         return Receipt(

@@ -23,6 +23,12 @@ def test_receipts_add_up_whatever_the_order_and_the_parts(indices, random):
     assert parts[0] + parts[1] == Receipt.of(KEY, np.array(indices, np.int64), len(indices))
 
 
+@given(st.integers(0, 2**64 - 1), st.lists(st.integers(0, 2**62), max_size=40))
+def test_the_hash_of_a_receipt_is_the_sum_of_its_indices_hashes(key, indices):
+    array = np.array(indices, np.int64)
+    assert Receipt.of(key, array, 1).hash == sum(index_hashes(key, array).tolist()) % 2**64
+
+
 def test_no_two_indices_share_a_hash():
     assert len(np.unique(index_hashes(KEY, np.arange(200_000)))) == 200_000
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
-from raypack.compiled import compiled
+from raypack.compiled import Array, compiled
 
 
 @compiled
-def ranks_by_first(bins: NDArray[Any], ranks: NDArray[Any]) -> int:
+def ranks_by_first(bins: Array, ranks: Array) -> int:
     """Write the rank of each bin in the order of their first examples.
 
     Args:
@@ -34,9 +30,7 @@ def ranks_by_first(bins: NDArray[Any], ranks: NDArray[Any]) -> int:
 
 
 @compiled
-def batch_after_batch(
-    bins: NDArray[Any], ranks: NDArray[Any], places: NDArray[Any], ends: NDArray[Any]
-) -> int:
+def batch_after_batch(bins: Array, ranks: Array, places: Array, ends: Array) -> int:
     """Write the places of examples, batch after batch and ascending inside each: a counting sort.
 
     Args:

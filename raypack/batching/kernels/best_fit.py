@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from raypack.compiled import compiled
+from raypack.compiled import Array, compiled
 
 _DIGIT = 12
 _ONE, _ALL = np.uint64(1), np.uint64(2**64 - 1)
@@ -24,7 +23,7 @@ for _number in range(64):
 
 
 @compiled
-def longest_first(lengths: NDArray[Any], budget: int, order: NDArray[Any]) -> int:
+def longest_first(lengths: Array, budget: int, order: Array) -> int:
     """Write the places of examples, the longest first, among equal ones the earlier.
 
     A radix sort by digits of 12 bits.
@@ -72,7 +71,7 @@ def longest_first(lengths: NDArray[Any], budget: int, order: NDArray[Any]) -> in
 
 
 @compiled
-def best_fit_decreasing(lengths: NDArray[Any], budget: int, most: int, bins: NDArray[Any]) -> tuple[int, int]:
+def best_fit_decreasing(lengths: Array, budget: int, most: int, bins: Array) -> tuple[int, int]:
     """Write the bin of each example.
 
     Among equal lengths the earlier example goes first, among bins with equal room the earlier bin.
@@ -130,7 +129,7 @@ def best_fit_decreasing(lengths: NDArray[Any], budget: int, most: int, bins: NDA
 
 
 @compiled
-def _distinct(lengths: NDArray[Any], order: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+def _distinct(lengths: Array, order: Array) -> tuple[Array, Array]:
     """Return the distinct lengths, ascending, and where in ``order``, longest first, each one's run ends."""
     count = 1
     for rank in range(1, len(order)):
@@ -146,7 +145,7 @@ def _distinct(lengths: NDArray[Any], order: NDArray[Any]) -> tuple[NDArray[Any],
 
 
 @compiled
-def _class_of(room: int, sizes: NDArray[Any]) -> int:
+def _class_of(room: int, sizes: Array) -> int:
     """Return the number of the greatest size that is at most ``room``, which is at least the first."""
     low, high = 0, len(sizes)
     while high - low > 1:
@@ -159,7 +158,7 @@ def _class_of(room: int, sizes: NDArray[Any]) -> int:
 
 
 @compiled
-def _joined(one: int, other: int, rooms: NDArray[Any], children: NDArray[Any], siblings: NDArray[Any]) -> int:
+def _joined(one: int, other: int, rooms: Array, children: Array, siblings: Array) -> int:
     """Join two pairing heaps; return the top, the bin with less room or the earlier."""
     if rooms[other] < rooms[one] or (rooms[other] == rooms[one] and other < one):
         one, other = other, one
@@ -169,7 +168,7 @@ def _joined(one: int, other: int, rooms: NDArray[Any], children: NDArray[Any], s
 
 
 @compiled
-def _without_top(top: int, rooms: NDArray[Any], children: NDArray[Any], siblings: NDArray[Any]) -> int:
+def _without_top(top: int, rooms: Array, children: Array, siblings: Array) -> int:
     """Return the top of a pairing heap without its top, or -1."""
     pairs, heap = -1, children[top]
     while heap >= 0:
@@ -189,7 +188,7 @@ def _without_top(top: int, rooms: NDArray[Any], children: NDArray[Any], siblings
 
 
 @compiled
-def _empty_bitmap(size: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def _empty_bitmap(size: int) -> tuple[Array, Array]:
     """Return a bitmap in levels of words, each of which says what words of the level below hold a bit.
 
     Returns:
@@ -206,7 +205,7 @@ def _empty_bitmap(size: int) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 @compiled
-def _set_bit(words: NDArray[Any], offsets: NDArray[Any], bit: int) -> None:
+def _set_bit(words: Array, offsets: Array, bit: int) -> None:
     for level in range(len(offsets) - 1):
         at = offsets[level] + (bit >> 6)
         before = words[at]
@@ -217,7 +216,7 @@ def _set_bit(words: NDArray[Any], offsets: NDArray[Any], bit: int) -> None:
 
 
 @compiled
-def _clear_bit(words: NDArray[Any], offsets: NDArray[Any], bit: int) -> None:
+def _clear_bit(words: Array, offsets: Array, bit: int) -> None:
     for level in range(len(offsets) - 1):
         at = offsets[level] + (bit >> 6)
         words[at] &= ~(_ONE << np.uint64(bit & 63))
@@ -227,7 +226,7 @@ def _clear_bit(words: NDArray[Any], offsets: NDArray[Any], bit: int) -> None:
 
 
 @compiled
-def _next_bit(words: NDArray[Any], offsets: NDArray[Any], bit: int) -> int:
+def _next_bit(words: Array, offsets: Array, bit: int) -> int:
     """Return the first bit that is set from ``bit`` on, or -1."""
     for level in range(len(offsets) - 1):
         at = offsets[level] + (bit >> 6)

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
-from raypack.compiled import compiled
+from raypack.compiled import Array, compiled
 
 
 @compiled
-def batch_figures(
-    lengths: NDArray[Any],
-    ends: NDArray[Any],
-    totals: NDArray[Any],
-    longest: NDArray[Any],
-    squares: NDArray[Any],
-) -> int:
+def batch_figures(lengths: Array, ends: Array, totals: Array, longest: Array, squares: Array) -> int:
     """Write the sum, the maximum and the sum of squares of each batch's lengths.
 
     Args:

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
-from raypack.compiled import compiled
+from raypack.compiled import Array, compiled
 
 
 @compiled
-def packed_ends(
-    lengths: NDArray[Any], start: int, budget: int, most: int, ends: NDArray[Any]
-) -> tuple[int, int]:
+def packed_ends(lengths: Array, start: int, budget: int, most: int, ends: Array) -> tuple[int, int]:
     """Write where batches end whose cost is the sum of their lengths.
 
     Args:
@@ -46,9 +40,7 @@ def packed_ends(
 
 
 @compiled
-def padded_ends(
-    lengths: NDArray[Any], start: int, budget: int, most: int, ends: NDArray[Any]
-) -> tuple[int, int]:
+def padded_ends(lengths: Array, start: int, budget: int, most: int, ends: Array) -> tuple[int, int]:
     """Write where batches end whose cost is the number of rows times the longest; see `packed_ends`.
 
     ``most`` is below 2**32, so that the cost fits 64 bits.

@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from raypack.compiled import compiled
+from raypack.compiled import Array, compiled
 
 _CHUNK = 1_024
 _FINISH = np.uint32(0x9E3779B1)
@@ -20,14 +19,7 @@ _BLOCK_BITS, _WINDOW_BITS = 10, 16
 
 
 @compiled
-def walk(
-    positions: NDArray[Any],
-    tweaks: NDArray[Any],
-    size: int,
-    keys: NDArray[Any],
-    backward: bool,
-    images: NDArray[Any],
-) -> int:
+def walk(positions: Array, tweaks: Array, size: int, keys: Array, backward: bool, images: Array) -> int:
     """Write the image of each position under a network, which is applied again until it is below ``size``.
 
     Args:
@@ -78,15 +70,15 @@ def walk(
 
 @compiled
 def block_order(
-    positions: NDArray[Any],
+    positions: Array,
     size: int,
-    keys: NDArray[Any],
+    keys: Array,
     tweak: Any,
     short_slot: int,
-    windows: NDArray[Any],
-    tables: NDArray[Any],
-    slots: NDArray[Any],
-    offsets: NDArray[Any],
+    windows: Array,
+    tables: Array,
+    slots: Array,
+    offsets: Array,
 ) -> int:
     """Write the slot and the place in its block of each position, after the shuffle of its window.
 
@@ -142,7 +134,7 @@ def block_order(
 
 
 @compiled
-def _outside(positions: NDArray[Any], size: int) -> int:
+def _outside(positions: Array, size: int) -> int:
     """Return the place of the first position outside [0, size), or -1."""
     outside = False
     for place in range(len(positions)):
@@ -155,14 +147,7 @@ def _outside(positions: NDArray[Any], size: int) -> int:
 
 
 @compiled
-def _apply(
-    values: NDArray[Any],
-    left: NDArray[Any],
-    right: NDArray[Any],
-    tweaks: NDArray[Any],
-    keys: NDArray[Any],
-    backward: bool,
-) -> None:
+def _apply(values: Array, left: Array, right: Array, tweaks: Array, keys: Array, backward: bool) -> None:
     """Replace each value by its image: the halves are hashed with a key and added to the other, in turn."""
     bits = np.int64(keys[0, 1])
     for k in range(len(values)):
@@ -182,13 +167,7 @@ def _apply(
 
 @compiled
 def _round(
-    source: NDArray[Any],
-    target: NDArray[Any],
-    shift: int,
-    tweaks: NDArray[Any],
-    count: int,
-    factor: Any,
-    term: Any,
+    source: Array, target: Array, shift: int, tweaks: Array, count: int, factor: Any, term: Any
 ) -> None:
     """Hash one half (multiply, add, fold, multiply; the top bits of the product) and add it to the other."""
     for k in range(count):
