@@ -9,9 +9,14 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
+from raypack.batching.step_planner import StepPlanner
 from raypack.collate.loss import next_token_loss_sum
 from raypack.errors import LoaderError
+from raypack.train import PackedData
+from raypack.train.checkpoint_reading import read_state
 from raypack.train.tally import entry_of
+from tests.conftest import long_tailed
+from tests.train.local_run import LOCAL, Attempt, patch
 from tests.train.test_step import KEY, receipt_of, row, step
 
 VOCABULARY = 11
@@ -184,6 +189,79 @@ def test_a_loss_between_parts_that_are_compiled_is_seen():
     one, model = step_of(), torch.compile(Model(), backend="aot_eager")
     plain(model, one)
     assert observed(one) == (3, 3)
+
+
+def compiled_step(fullgraph):
+    """Return a step, and its loss of some logits, compiled."""
+    torch.compiler.reset()
+    one, model = step_of(), Model()
+    return one, torch.compile(
+        lambda batch: one.loss(model(batch), batch) * 2, backend="aot_eager", fullgraph=fullgraph
+    )
+
+
+def test_a_loss_inside_of_what_is_compiled_in_parts_is_seen():
+    one, loss = compiled_step(fullgraph=False)
+    for batch in one:
+        loss(batch).backward()
+    assert observed(one) == (3, 3)
+
+
+def test_a_loss_inside_of_what_is_compiled_whole_is_refused_by_torch():
+    one, loss = compiled_step(fullgraph=True)
+    with pytest.raises(torch._dynamo.exc.Unsupported, match="side effect"):
+        loss(next(iter(one)))
+
+
+# -- what a checkpoint says of it ---------------------------------------------------------------------
+
+
+def counts(run, folder):
+    epochs = read_state(LOCAL, str(run.save(folder, "a" * 32))).ledger.epochs
+    return [(entry.observed, entry.batches) for entry in epochs]
+
+
+def train(loader, model, own):
+    """Train a run; a loss of one's own is not observed."""
+    for one in loader:
+        for batch in one:
+            logits = model(batch)
+            loss = next_token_loss_sum(logits, batch.labels) if own else one.loss(logits, batch)
+            loss.backward()
+        one.commit()
+
+
+@pytest.fixture
+def recipe_and_source(make_source, monkeypatch):
+    patch(monkeypatch)
+    source = make_source(long_tailed(60, seed=2), labels=True, vocabulary=VOCABULARY)
+    fixed = {"maximum_tokens": 64, "batches_per_step": 3, "backend": "direct", "epochs": 2}
+    return PackedData(source=source.path, **fixed), source
+
+
+@pytest.mark.parametrize(
+    ("data_ranks", "own", "share"),
+    [
+        (None, (), 1.0),
+        (None, (0, 1, 2, 3), 0.0),
+        ((0, 1, 0, 1), (0, 1), 1.0),  # of the stages of a pipeline the last alone has a loss
+        ((0, 1, 0, 1), (0, 1, 2, 3), 0.0),
+    ],
+)
+def test_a_checkpoint_says_how_many_of_its_batches_were_seen_to_be_trained(
+    recipe_and_source, tmp_path, data_ranks, own, share
+):
+    recipe, source = recipe_and_source
+    with Attempt(recipe, source, 4, data_ranks=data_ranks) as run:
+        for rank, loader in enumerate(run.loaders):
+            train(loader, Model(), rank in own)
+        ledger = counts(run, tmp_path)
+    planner = StepPlanner(source.fingerprint, source.lengths, recipe.options, batches_per_step=3, seed=0)
+    first = sum(len(one.batches) for one in planner.steps(0, 10**6))
+    planner.commit(len(planner.steps(0, 10**6)))
+    planner.start_epoch(1)
+    second = sum(len(one.batches) for one in planner.steps(0, 10**6))
+    assert ledger == [(planned * share, planned) for planned in (first, second)]
 
 
 # -- what is refused, and what is left open ----------------------------------------------------------

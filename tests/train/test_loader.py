@@ -1,6 +1,7 @@
 """Loaders of one attempt without Ray: ranks out of step, deaths of the planner, ends of the stream."""
 
 import pytest
+import torch
 
 from raypack.errors import LoaderError, StreamError
 from raypack.train import PackedData
@@ -121,6 +122,20 @@ def test_a_broken_loop_goes_on_in_a_second_one(source):
             rest.append(step.index)
         assert first + rest == list(range(len(first + rest)))
         assert run.loaders[0].word()["step"] == len(first + rest)
+
+
+def test_a_loop_that_has_used_sync_is_refused_in_a_later_step_without(source):
+    with Attempt(recipe_of(source), source, 2) as run:
+        steps, model = iter(run.loaders[0]), torch.nn.Linear(1, 1)
+        step = next(steps)
+        for batch in step:
+            with step.sync(model, batch):
+                pass
+        step.commit()
+        step = next(steps)
+        list(step)
+        with pytest.raises(LoaderError, match=r"step 1: micro-batch 0 of 2 was not passed to step\.sync"):
+            step.commit()
 
 
 def test_max_steps_ends_the_run_and_a_later_attempt_counts_what_was_done(source, tmp_path):
