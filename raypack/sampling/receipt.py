@@ -70,7 +70,3 @@ class Receipt:
         return Receipt(
             self.examples + other.examples, self.tokens + other.tokens, (self.hash + other.hash) % _WRAP
         )
-
-    def times(self, count: int) -> Receipt:
-        """Return the receipt of the same examples trained ``count`` times."""
-        return Receipt(self.examples * count, self.tokens * count, self.hash * count % _WRAP)

@@ -41,8 +41,9 @@ def test_a_missing_a_doubled_and_a_swapped_example_change_the_receipt():
 
 def test_trained_twice_counts_twice():
     one = Receipt.of(KEY, np.arange(3), 30)
-    assert one.times(2) == one + one
-    assert one.times(0) == Receipt()
+    twice = one + one
+    assert (twice.examples, twice.tokens, twice.hash) == (6, 60, 2 * one.hash % 2**64)
+    assert one + Receipt() == one
 
 
 @pytest.mark.parametrize("values", [(-1, 0, 0), (0, -1, 0), (0, 0, 2**64)])

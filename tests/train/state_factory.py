@@ -54,7 +54,7 @@ def trained(
         for step in planned:
             for k, batch in enumerate(step.batches):
                 times = change(step.index, k) if change else 1
-                added = Receipt.of(key, batch.indices, batch.real_tokens).times(times)
+                added = sum([Receipt.of(key, batch.indices, batch.real_tokens)] * times, Receipt())
                 if step.index in skipped:
                     refused = replace(refused, receipt=refused.receipt + added)
                 else:

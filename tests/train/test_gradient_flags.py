@@ -155,6 +155,7 @@ def test_under_ddp_without_synchronisation_each_batch_is_seen(group, loop):
     assert observed(one) == (3, 3)
 
 
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
 def test_under_fsdp2_each_batch_is_seen(group, loop):
     from torch.distributed.fsdp import fully_shard

@@ -169,6 +169,9 @@ def test_a_step_is_taken_whole_filled_up_and_has_the_steps_own_loss(tmp_path, lo
     assert losses[0].item() == pytest.approx(expected.item(), rel=1e-6)
     assert [loss.item() for loss in losses[1:]] == [0.0] * 4
     sum(losses).backward()
+    trainer._open().commit()
+    (entry,) = loader.word()["epochs"]
+    assert (entry.observed, entry.batches) == (1, 1)
     with pytest.raises(LoaderError, match="resume_from_checkpoint must be left out, got True"):
         trainer.train(resume_from_checkpoint=True)
 
