@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import pairwise
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from raypack.arguments import type_name
 from raypack.collate.batch import PackedBatch
+from raypack.collate.calling import Caller, Export, caller_of, hf_export, in_eval_mode
 from raypack.collate.errors import BatchError, IsolationError
+from raypack.collate.probing import (
+    MAXIMUM_PROBES,
+    document_ids,
+    leaks,
+    moved_by_others,
+    moved_by_own,
+    noise_of,
+    split,
+    token_differences,
+)
+from raypack.collate.rounding import rounded_at_random, rounding_unit
 
-Export = Callable[[PackedBatch], dict[str, Any]]
+__all__ = ["assert_isolated", "hf_export"]
 
-TOLERANCES = {
-    torch.float64: 1e-9,
-    torch.float32: 1e-4,
-    torch.float16: 2e-2,
-    torch.bfloat16: 1e-1,
-}
-"""Allowed differences, as parts of the largest logit; a leak is of the order of 1."""
-MAXIMUM_PROBES = 32
-"""Documents changed at the most, one forward pass each, to find where a leak comes from."""
+NOISE_FACTOR = 3
+"""How many times its measured noise a document's logits may move when others change."""
+ROUNDING_FACTOR = {torch.float64: 16.0, torch.float32: 16.0, torch.float16: 1.5, torch.bfloat16: 1.5}
+"""How many times the measured rounding packed logits may differ from those alone. Products of float32 are
+summed in float32 too, which rounding the modules' outputs does not show; those of halves are not."""
+UNMEASURED = {torch.float64: 64.0, torch.float32: 64.0, torch.float16: 4.0, torch.bfloat16: 4.0}
+"""Units in the last place allowed where no rounding can be measured, for the model is no module."""
+MEASURED_DOCUMENTS = 8
+"""Documents that rounding is measured on, the longest first."""
 
 
 def assert_isolated(
@@ -34,25 +44,31 @@ def assert_isolated(
     export: Export | None = None,
     tolerance: float | None = None,
 ) -> float:
-    """Compare a batch's logits with those of each of its documents alone.
+    """Prove that a batch's documents do not see one another, and have the logits that they have alone.
 
-    Takes one forward pass for the batch and one a document. Where they differ, one document's tokens
-    after another are changed, to see whose logits follow. A module is in eval mode meanwhile.
+    First, other documents' tokens are changed at equal shapes: the same kernels give a document that sees
+    none of them the same logits, to the bit. Where they do move, they are measured against the model's own
+    noise, in rows that cannot see each other. Then each document is run alone; its packed logits may differ
+    by this model's own rounding, measured by rounding at random. A module is in eval mode meanwhile.
+
+    It takes about 4 log2 N passes for N documents in the batch, and one or two a document.
 
     Args:
         model: a transformers model; or, with ``export``, any callable of keyword arguments; or a
             callable that takes a `PackedBatch`. It returns logits (rows, tokens, V), or something
-            with ``logits``.
+            with ``logits``. Of a module the rounding is measured; of a mere callable it is supposed.
         batch: at least one document; two show a leak, and longer ones than a window show its loss.
         export: what the model is called with for a batch, ``PackedBatch.for_hf_flash`` say. None: a
             transformers model's exporter by its attention implementation.
-        tolerance: allowed difference as a part of the largest logit; None: by the logits' dtype.
+        tolerance: difference, as a part of the largest logit, that counts as none, in place of what the
+            measured noise and rounding allow.
 
     Returns:
-        The largest difference found, as a part of the largest logit.
+        The largest difference from the logits alone, as a part of the largest logit.
 
     Raises:
-        IsolationError: logits differ; the message names the documents, from 0.
+        IsolationError: documents leak, or logits differ; the message names the documents, from 0. Or
+            nothing can be told: the noise hides a leak, or no logit depends on an earlier token.
         BatchError: the batch has no document, or the logits are no (rows, tokens, V).
         TypeError: the model is neither, or ``batch`` or ``export`` is of a wrong type.
     """
@@ -67,151 +83,154 @@ def assert_isolated(
         )
     if batch.num_documents == 0:
         raise BatchError("batch must hold a document, got an empty plan")
-    together, alone = _callers(model, export, batch.position_offset)
-    with torch.no_grad(), _in_eval_mode(model):
-        packed = _real(together(batch), batch)
-        apart = torch.cat([alone(document) for document in _documents(batch)])
-        allowed = TOLERANCES[packed.dtype] if tolerance is None else tolerance
-        scale = float(apart.abs().max())
-        differs = _by_document((packed - apart).abs() / scale, batch)
-        worst = max(differs)
-        if worst <= allowed:
-            return worst
-        leaks = list(_leaks(together, batch, packed, allowed * scale))
-    raise IsolationError(_message(differs, leaks, allowed, batch), tuple(leaks))
+    caller = caller_of(model, export, batch.position_offset)
+    with torch.no_grad(), in_eval_mode(caller.module):
+        apart = torch.cat([caller.alone(ids) for ids in document_ids(batch)])
+        found = _Comparison.of(caller.together(batch), apart, batch, tolerance)
+        found.check_finite()
+        noise = _check_leaks(caller, found)
+        _check_alone(caller, found, noise)
+    return found.largest
 
 
-def hf_export(model: Any) -> Export:
-    """Return the exporter for a transformers model's attention implementation.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Comparison:
+    """Packed logits and those alone, (tokens, V) both."""
 
-    Raises:
-        TypeError: the implementation is not known here.
+    packed: torch.Tensor
+    apart: torch.Tensor
+    batch: PackedBatch
+    scale: float
+    """What a typical logit is large: differences are told as parts of it."""
+    differs: list[float]
+    """Each document's largest difference as a part of the scale: of a token's logits the root mean square,
+    or under a tolerance of the caller's the largest."""
+    largest: float
+    """The largest difference as a part of the largest logit."""
+    tolerance: float | None
+    """The caller's own, as a part of the scale."""
+
+    @classmethod
+    def of(
+        cls, packed: torch.Tensor, apart: torch.Tensor, batch: PackedBatch, tolerance: float | None
+    ) -> _Comparison:
+        finite = apart[apart.isfinite()].double().abs()
+        top = float(finite.max()) if len(finite) else 0.0
+        # The median, for one column of a huge constant must not drown the others.
+        scale = float(finite.median()) / 0.6745 if top else 1.0
+        scale = scale or float(finite.square().mean().sqrt())
+        gaps = torch.where(packed == apart, 0.0, (packed.double() - apart.double()).abs())
+        gaps = gaps.nan_to_num(nan=torch.inf, posinf=torch.inf).amax(dim=1)
+        by_token = (token_differences(packed, apart) if tolerance is None else gaps) / scale
+        return cls(
+            packed=packed,
+            apart=apart,
+            batch=batch,
+            scale=scale,
+            differs=[float(part.max()) for part in split(by_token, batch)],
+            largest=float(gaps.max()) / (top or 1.0),
+            tolerance=None if tolerance is None else tolerance * (top or 1.0) / scale,
+        )
+
+    def check_finite(self) -> None:
+        worst = max(range(len(self.differs)), key=self.differs.__getitem__)
+        if self.differs[worst] == torch.inf:
+            raise IsolationError(
+                f"{self.name(worst)} must have the logits that it has alone: they differ by inf, for some "
+                "are not finite; a minimum that was cast, or a row that sees nothing"
+            )
+
+    def name(self, number: int) -> str:
+        start, stop = self.batch.document_offsets[number : number + 2].tolist()
+        return f"document {number} (real tokens {start} to {stop - 1})"
+
+
+def _check_leaks(caller: Caller, found: _Comparison) -> float:
+    """Change other documents' tokens, and return the noise that was found."""
+    batch, packed = found.batch, found.packed
+    moved = [part / found.scale for part in moved_by_others(caller.together, batch, packed)]
+    worst = max(range(len(moved)), key=lambda number: float(moved[number].max()))
+    distance = float(moved[worst].max())
+    own = moved_by_own(caller.together, batch, packed)
+    own = None if own is None else own / found.scale
+    noise = noise_of(caller, batch, packed, moved) / found.scale if distance else 0.0
+    allowed = _allowed_movement(caller, found, noise)
+    if distance > allowed:
+        pairs = tuple(leaks(caller.together, batch, packed, allowed * found.scale))
+        raise IsolationError(_leak_message(found.name(worst), distance, noise, pairs, batch), pairs)
+    if own == 0:
+        raise IsolationError(
+            "the proof must have something to see, but no logit depends on an earlier token of its own "
+            "document: weights of zero, or a model without attention; give it weights that matter"
+        )
+    if own is not None and found.tolerance is None and allowed > own / 2:
+        raise IsolationError(
+            f"nothing can be told here: logits move by {noise:.2g} of a typical logit although no document "
+            f"is seen (a model that is not deterministic, experts with a capacity, …), and by {own:.2g} "
+            "when tokens that are seen change; prove it in float32, or give a tolerance"
+        )
+    return noise
+
+
+def _allowed_movement(caller: Caller, found: _Comparison, noise: float) -> float:
+    """Return how far logits may move when others' tokens change: not at all, but for what is measured.
+
+    Where rows that cannot see each other move too, kernels depend on the load, of experts say; then
+    documents may move by their rounding. A difference that float32 can hardly hold is none.
     """
-    name = str(getattr(model.config, "_attn_implementation", None))
-    if name == "sdpa":
-        return lambda batch: batch.for_hf_sdpa(model)
-    if name == "eager":
-        return lambda batch: batch.for_hf_eager(model.dtype, model)
-    if name == "flex_attention":
-        return lambda batch: batch.for_hf_flex(model)
-    if "flash" in name:
-        return PackedBatch.for_hf_flash
-    raise TypeError(f"export must be given for the attention implementation {name!r}")
+    if found.tolerance is not None:
+        return found.tolerance
+    allowed = NOISE_FACTOR * noise
+    if found.packed.dtype in (torch.float32, torch.float64):
+        return max(allowed, ROUNDING_FACTOR[found.packed.dtype] * rounding_unit(found.packed.dtype))
+    if not noise or caller.module is None:
+        return allowed
+    return max(allowed, _rounding(caller, caller.module, found))
 
 
-def _callers(
-    model: Callable[..., Any], export: Export | None, position_offset: int
-) -> tuple[Callable[[PackedBatch], torch.Tensor], Callable[[torch.Tensor], torch.Tensor]]:
-    """Return how a batch is run, and how a document's (tokens,) ids are run alone."""
-    if not callable(model):
-        raise TypeError(f"model must be callable, got {type_name(model)}")
-    if hasattr(getattr(model, "config", None), "_attn_implementation"):
-        way = hf_export(model) if export is None else export
-        return (
-            lambda batch: _logits(model(**way(batch))),
-            lambda ids: _logits(model(**_alone(ids, position_offset)))[0],
+def _check_alone(caller: Caller, found: _Comparison, noise: float) -> None:
+    worst = max(range(len(found.differs)), key=found.differs.__getitem__)
+    differs = found.differs[worst]
+    dtype = found.packed.dtype
+    if found.tolerance is not None:
+        allowed = found.tolerance
+    elif caller.module is None:
+        allowed = max(NOISE_FACTOR * noise, UNMEASURED[dtype] * rounding_unit(dtype))
+    else:
+        allowed = max(NOISE_FACTOR * noise, rounding_unit(dtype))
+        if differs > allowed:
+            allowed = max(allowed, ROUNDING_FACTOR[dtype] * _rounding(caller, caller.module, found))
+    if differs > allowed:
+        raise IsolationError(
+            f"{found.name(worst)} must have the logits that it has alone: they differ by {differs:.2g} of a "
+            f"typical logit, the model's own rounding allows {allowed:.2g}. No document's tokens change "
+            "another's logits, so it is no leak: positions that are not those of the document alone, a "
+            "sliding window erased by a dense mask, or a mask of another kind than the model's own"
         )
 
-    def run(batch: PackedBatch) -> torch.Tensor:
-        return _logits(model(batch) if export is None else model(**export(batch)))
 
-    def run_alone(ids: torch.Tensor) -> torch.Tensor:
-        return run(PackedBatch.from_documents([ids], position_offset=position_offset, device=ids.device))[0]
-
-    return run, run_alone
-
-
-def _alone(ids: torch.Tensor, position_offset: int) -> dict[str, Any]:
-    """Return what a transformers model is called with for one document: no more than it needs."""
-    inputs = {"input_ids": ids[None], "use_cache": False}
-    if position_offset:
-        inputs["position_ids"] = torch.arange(len(ids), device=ids.device)[None] + position_offset
-    return inputs
+def _rounding(caller: Caller, module: torch.nn.Module, found: _Comparison) -> float:
+    """Return how far rounding at random moves documents alone, as a part of a typical logit."""
+    documents, apart = document_ids(found.batch), split(found.apart, found.batch)
+    longest = sorted(range(len(documents)), key=lambda number: len(documents[number]), reverse=True)
+    worst = 0.0
+    for seed, number in enumerate(longest[:MEASURED_DOCUMENTS]):
+        with rounded_at_random(module, found.batch.device, seed):
+            moved = caller.alone(documents[number])
+        worst = max(worst, float(token_differences(moved, apart[number]).max()))
+    return worst / found.scale
 
 
-def _logits(output: Any) -> torch.Tensor:
-    logits = getattr(output, "logits", output)
-    if not isinstance(logits, torch.Tensor) or logits.ndim != 3 or logits.dtype not in TOLERANCES:
-        shape = f" of {tuple(logits.shape)}" if isinstance(logits, torch.Tensor) else ""
-        raise BatchError(f"logits must be a float tensor (rows, tokens, V), got {type_name(logits)}{shape}")
-    return logits
-
-
-def _real(logits: torch.Tensor, batch: PackedBatch) -> torch.Tensor:
-    """Pick the real tokens' logits: (tokens, V), document after document."""
-    if logits.shape[:2] != batch.input_ids.shape:
-        raise BatchError(
-            f"logits must be of the batch's {tuple(batch.input_ids.shape)}, got {tuple(logits.shape)}"
-        )
-    return logits[batch.segment_ids != 0]
-
-
-def _documents(batch: PackedBatch) -> tuple[torch.Tensor, ...]:
-    lengths = batch.document_offsets.diff().tolist()
-    return batch.input_ids[batch.segment_ids != 0].split(lengths)
-
-
-def _by_document(differences: torch.Tensor, batch: PackedBatch) -> list[float]:
-    """Return the largest difference in each document; what is not finite counts as infinite."""
-    largest = differences.nan_to_num(nan=torch.inf, posinf=torch.inf).amax(dim=1).double()
-    return [float(largest[start:stop].max()) for start, stop in pairwise(batch.document_offsets.tolist())]
-
-
-def _leaks(
-    run: Callable[[PackedBatch], torch.Tensor], batch: PackedBatch, packed: torch.Tensor, allowed: float
-) -> Iterator[tuple[int | None, int]]:
-    """Yield (from, to) for documents whose change changes another's logits; None stands for padding."""
-    owners = batch.segment_ids.new_zeros(batch.segment_ids.shape)
-    owners[batch.segment_ids != 0] = torch.repeat_interleave(batch.document_offsets.diff())
-    owners[batch.segment_ids == 0] = -1
-    sources = [*range(min(batch.num_documents, MAXIMUM_PROBES)), *([-1] if batch.num_padding else [])]
-    for source in sources:
-        ids = torch.where(owners == source, _other_ids(batch.input_ids), batch.input_ids)
-        changed = _real(run(dataclasses.replace(batch, input_ids=ids)), batch)
-        moved = _by_document((changed - packed).abs(), batch)
-        for target, distance in enumerate(moved):
-            if target != source and distance > allowed:
-                yield (None if source < 0 else source), target
-
-
-def _other_ids(ids: torch.Tensor) -> torch.Tensor:
-    """Return ids that differ everywhere from the given ones, and that the model knows."""
-    low, high = ids.min(), ids.max()
-    high = torch.where(high == low, torch.where(low == 0, 1, low - 1), high)
-    return torch.where(ids == low, high, low)
-
-
-def _message(
-    differs: list[float], leaks: list[tuple[int | None, int]], allowed: float, batch: PackedBatch
+def _leak_message(
+    name: str, distance: float, noise: float, pairs: tuple[tuple[int | None, int], ...], batch: PackedBatch
 ) -> str:
-    worst = max(range(len(differs)), key=differs.__getitem__)
-    offsets = batch.document_offsets.tolist()
     found = (
-        f"document {worst} (real tokens {offsets[worst]} to {offsets[worst + 1] - 1}) must have the logits "
-        f"that it has alone: they differ by {differs[worst]:.2g} of the largest logit, allowed {allowed:.2g}"
+        f"{name} must not depend on the other documents: when their tokens change, its logits move by "
+        f"{distance:.2g} of a typical logit, the model's own noise is {noise:.2g}"
     )
-    if leaks:
-        told = ", ".join(
-            f"{'padding' if a is None else f'document {a}'} into document {b}" for a, b in leaks[:8]
-        )
-        more = f" and {len(leaks) - 8} more" if len(leaks) > 8 else ""
-        return f"{found}. Leaks: {told}{more}; call the model with the exporter of its attention backend"
-    return (
-        f"{found}. No document's tokens change another's logits, so it is no leak: positions that are not "
-        "reset, a sliding window erased by a dense mask, or a model that is not deterministic"
-    )
-
-
-@contextmanager
-def _in_eval_mode(model: Any) -> Iterator[None]:
-    """Switch dropout off, and leave the module as it was."""
-    if not isinstance(model, torch.nn.Module) or not model.training:
-        yield
-        return
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
+    if not pairs:
+        tried = f"the first {MAXIMUM_PROBES}" if batch.num_documents > MAXIMUM_PROBES else "any"
+        return f"{found}. No change of one document alone shows it, of {tried}"
+    told = ", ".join(f"{'padding' if a is None else f'document {a}'} into document {b}" for a, b in pairs[:8])
+    more = f" and {len(pairs) - 8} more" if len(pairs) > 8 else ""
+    return f"{found}. Leaks: {told}{more}; call the model with the exporter of its attention backend"
