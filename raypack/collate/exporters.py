@@ -38,19 +38,21 @@ def hf_sdpa(batch: PackedBatch, model_or_config: Any = None, kind: str = "causal
         return _with_mask(batch, mask)
     if has_recurrent_layers(model_or_config):
         return {**_positions(batch), **linear_attention(batch)}
-    if batch.layout != PACKED and batch.padding_side == "right" and not batch.position_offset:
-        return {"input_ids": batch.input_ids, "use_cache": False}
-    return _positions(batch)
+    return _ids_alone(batch) or _positions(batch)
 
 
 def hf_eager(batch: PackedBatch, dtype: torch.dtype, model_or_config: Any, kind: str) -> Arguments:
     """Return the arguments of a transformers model with ``attn_implementation="eager"``.
 
-    The mask is added to the scores, in the dtype that they are computed in.
+    The mask is added to the scores, in the dtype that they are computed in. A causal row of one document
+    padded on its right needs none where positions count from 0, and some architectures take none.
     """
     kind = choice("kind", kind, ("causal", "bidirectional"), error=BatchError)
     if dtype is torch.bool:
         raise BatchError("dtype must be a float for eager attention, which adds its mask; got torch.bool")
+    alone = _ids_alone(batch)
+    if kind == "causal" and alone is not None:
+        return alone
 
     def mask(window: int | None) -> torch.Tensor:
         return build_attention_mask(
@@ -198,6 +200,13 @@ def closed_segments(batch: PackedBatch) -> torch.Tensor:
     segments = batch.segment_ids.clone()
     segments[:, batch.num_tokens :] = batch.num_documents + 1
     return segments
+
+
+def _ids_alone(batch: PackedBatch) -> Arguments | None:
+    """Return the ids, where each row is one document with padding after it: nothing else is needed."""
+    if batch.layout == PACKED or batch.padding_side != "right" or batch.position_offset:
+        return None
+    return {"input_ids": batch.input_ids, "use_cache": False}
 
 
 def _positions(batch: PackedBatch) -> Arguments:

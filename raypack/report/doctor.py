@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import types
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import torch
 
 from raypack.collate import AttentionChoice, IsolationError, PackedBatch, assert_isolated, pick_attention
-from raypack.collate.windows import config_of
+from raypack.collate.pick import is_causal
 from raypack.report.errors import DoctorError
 from raypack.report.plain_layers import Attend, PlainLayer, flex_layer, varlen_layer, varlen_obstacle
 from raypack.report.tiny_model import load_config, tiny_model
@@ -212,7 +211,7 @@ def _obstacle(implementation: str, device: torch.device) -> str | None:
 
 
 def _kind(model: Any) -> str:
-    return "causal" if getattr(config_of(model), "is_causal", True) else "bidirectional"
+    return "causal" if is_causal(model) else "bidirectional"
 
 
 def _with_ids(batch: PackedBatch, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -220,17 +219,9 @@ def _with_ids(batch: PackedBatch, arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _pick(config: Any, device: torch.device) -> tuple[AttentionChoice | None, tuple[str, ...]]:
-    """Choose for the full model: its own config, and the flags of its class."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    flags = {
-        name: getattr(kind, name)
-        for name in ("_supports_flash_attn", "_supports_flex_attn", "_supports_sdpa")
-        if hasattr(kind, name)
-    }
+    """Choose for the full model, by its config."""
     try:
-        choice = pick_attention(types.SimpleNamespace(config=config, **flags), device)
+        choice = pick_attention(config, device)
     except ValueError as error:
         return None, (str(error),)
     return choice, choice.reasons
