@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from raypack.collate import BatchError, PackedBatch, build_attention_mask
+from raypack.collate import BatchError, PackedBatch, assert_isolated, build_attention_mask
 from raypack.collate.exporters import closed_offsets
-from tests.collate.models import DOCUMENTS, leak, logits_alone, real_logits, tiny_model
-
-TIGHT, LOUD = 3e-5, 1.0
+from tests.collate.models import DOCUMENTS, LOUD, TIGHT, leak, tiny_model
 
 LAYOUTS = [
     {"pad_to": 16},
@@ -53,10 +51,8 @@ def test_hf_eager_in_half_precision_isolates_with_a_minimum_of_its_own_dtype(dty
     batch, model = packed(), tiny_model("Llama", "eager", dtype)
     inputs = batch.for_hf_eager(dtype)
     assert inputs["attention_mask"].dtype == dtype
-    logits = model(**inputs).logits
-    assert torch.isfinite(logits).all()
-    alone = logits_alone(model)
-    assert (real_logits(logits, batch) - alone).abs().max() < 0.05 * alone.abs().max()
+    assert torch.isfinite(model(**inputs).logits).all()
+    assert_isolated(model, batch)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -79,8 +75,7 @@ def test_hf_flex_gives_each_document_its_own_logits(name, config):
     reference = tiny_model(name, "sdpa", **config)
     inputs = batch.for_hf_flex(model)
     model.requires_grad_(False)
-    difference = real_logits(model(**inputs).logits, batch) - logits_alone(reference)
-    assert difference.abs().max() < TIGHT
+    assert leak(model, batch, inputs, reference) < TIGHT
 
 
 def varlen_by_segments(module, query, key, value, attention_mask, *, cu_seq_lens_q, **options):
@@ -109,8 +104,7 @@ def test_the_offsets_for_flash_cover_every_token_and_isolate(pad_to, slots):
     inputs = batch.for_hf_flash()
     logits = model(**inputs).logits
     assert torch.isfinite(logits).all()
-    difference = real_logits(logits, batch) - logits_alone(tiny_model("Llama", "sdpa"))
-    assert difference.abs().max() < TIGHT
+    assert leak(model, batch, inputs, tiny_model("Llama", "sdpa")) < TIGHT
 
 
 def test_flash_gets_all_four_offsets_and_no_mask():
@@ -203,7 +197,7 @@ def test_plain_sdpa_gives_each_document_its_own_attention(dtype, pad_rows):
     out = scaled_dot_product_attention(q, k, v, attn_mask=mask)
     for start, stop in [(0, 5), (5, 8), (8, 15)]:
         alone = scaled_dot_product_attention(*(x[:, :, start:stop] for x in (q, k, v)), is_causal=True)
-        assert torch.allclose(out[:, :, start:stop], alone, atol=1e-6)
+        assert torch.allclose(out[:, :, start:stop], alone, atol=TIGHT)
     assert torch.isfinite(out).all()
 
 

@@ -25,7 +25,7 @@ def test_the_loss_is_the_mean_over_all_supervised_tokens_of_the_documents_alone(
     loss = model(**batch.for_hf_sdpa(), **batch.for_hf_loss()).loss
     total, count = summed_alone(model)
     assert batch.for_hf_loss()["num_items_in_batch"] == batch.num_supervised == count
-    assert loss.item() == pytest.approx(total / count, rel=1e-6)
+    assert loss.item() == pytest.approx(total / count, rel=1e-4)
 
 
 def test_micro_batches_of_one_step_add_up_to_its_mean():
@@ -33,7 +33,7 @@ def test_micro_batches_of_one_step_add_up_to_its_mean():
     total, count = summed_alone(model)
     batches = [PackedBatch.from_documents(part) for part in (DOCUMENTS[:1], DOCUMENTS[1:], [])]
     losses = [model(**batch.for_hf_sdpa(), **batch.for_hf_loss(count)).loss for batch in batches]
-    assert sum(loss.item() for loss in losses) == pytest.approx(total / count, rel=1e-6)
+    assert sum(loss.item() for loss in losses) == pytest.approx(total / count, rel=1e-4)
     assert losses[2].item() == 0
 
 

@@ -87,7 +87,7 @@ def test_the_choice_for_a_real_model_isolates_it(name, config):
     assert choice.implementation == ("eager" if name == "Gemma2" else "sdpa")
     model = tiny_model(name, choice.implementation, **options)
     batch = PackedBatch.from_documents(DOCUMENTS, pad_to=19)
-    assert assert_isolated(model, batch, export=lambda b: choice.export(b, model)) < 1e-4
+    assert_isolated(model, batch, export=lambda b: choice.export(b, model))
 
 
 def test_evidence_is_read_from_a_config_alone():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from raypack.collate import PackedBatch, assert_isolated
-from tests.collate.models import DOCUMENTS, leak, tiny_model
+from tests.collate.models import DOCUMENTS, LOUD, TIGHT, leak, tiny_model
 
 
 def packed(**options):
@@ -25,7 +25,7 @@ def test_every_document_and_every_pad_token_starts_at_the_offset(layout):
 def test_documents_stay_apart_at_any_offset(attention, offset, side):
     options = {} if side is None else {"layout": "padded", "padding_side": side}
     batch = packed(position_offset=offset, **options)
-    assert assert_isolated(tiny_model("Llama", attention), batch) < 1e-4
+    assert_isolated(tiny_model("Llama", attention), batch)
 
 
 def test_a_model_of_absolute_positions_is_compared_at_the_same_positions():
@@ -35,16 +35,16 @@ def test_a_model_of_absolute_positions_is_compared_at_the_same_positions():
     config._attn_implementation = "sdpa"
     model = transformers.GPT2LMHeadModel(config).eval()
     for layout in ("packed", "padded"):
-        assert assert_isolated(model, packed(layout=layout, position_offset=2)) < 1e-4
+        assert_isolated(model, packed(layout=layout, position_offset=2))
     moved, plain = packed(position_offset=2), packed()
     assert not torch.allclose(
-        model(**moved.for_hf_sdpa()).logits, model(**plain.for_hf_sdpa()).logits, atol=1e-3
+        model(**moved.for_hf_sdpa()).logits, model(**plain.for_hf_sdpa()).logits, atol=1e-5
     )
 
 
 def test_padding_that_counted_up_to_the_offset_would_run_into_its_document():
     batch = packed(layout="padded", padding_side="left", position_offset=1)
     model, inputs = tiny_model("Llama", "sdpa"), batch.for_hf_sdpa()
-    assert leak(model, batch, inputs) < 1e-4
+    assert leak(model, batch, inputs) < TIGHT
     joined = torch.where(batch.segment_ids == 0, 0, inputs["position_ids"])
-    assert leak(model, batch, {**inputs, "position_ids": joined}) > 1e-2
+    assert leak(model, batch, {**inputs, "position_ids": joined}) > LOUD

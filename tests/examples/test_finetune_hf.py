@@ -62,7 +62,7 @@ def test_a_model_fine_tuned_on_1_then_2_workers_learns_is_proven_and_is_what_the
         return total / int(source.supervised.sum())
 
     before, after = held_out_loss(tmp_path / "model"), held_out_loss(audit.checkpoint)
-    assert after == pytest.approx(float(two[4]), rel=1e-4)
+    assert after == pytest.approx(float(two[4]), rel=1e-3)
     assert before > 5  # as good as chance among 258 tokens
     assert before > 2 * float(one[4]) > 2 * after
 

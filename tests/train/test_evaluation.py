@@ -46,7 +46,7 @@ def test_the_mean_loss_is_the_same_at_any_number_of_ranks(source, packing):
         parts = parts_of(source, world_size, **packing)
         total = sum(float(part.loss(logits_of(batch), batch)) for part in parts for batch in part)
         means.append(total / parts[0].supervised_tokens)
-    assert means[0] == pytest.approx(means[1], abs=1e-12)
+    assert means[0] == pytest.approx(means[1], abs=1e-9)
     (one,) = parts_of(source, 1)
     assert one.mean(means[0] * one.supervised_tokens) == pytest.approx(means[0])
 
