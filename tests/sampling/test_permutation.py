@@ -106,3 +106,48 @@ def test_a_position_out_of_range_is_named_wherever_it_stands(kind, size, place, 
         kind(b"key", size).at(positions)
     with pytest.raises(SamplerError, match=f"got {2**63 + 5}$"):
         kind(b"key", size).at(np.array([3, 2**63 + 5], np.uint64))
+
+
+def plain_tweak(key, number):
+    low, high = key_words(key, "window tweak", 2)
+    mixed = (number + (low | high << 32)) % 2**64
+    for factor in (0xBF58476D1CE4E5B9, 0x94D049BB133111EB):
+        mixed = (mixed ^ mixed >> 30) * factor % 2**64
+    return mixed >> 32
+
+
+def plain_block_image(position, key, size):
+    """The block shuffle of one position, slots and windows counted out."""
+    last, missing = -(-size // 1024) - 1, -size % 1024
+    blocks = KeyedPermutation(b"blocks" + key, last + 1)
+    short = int(blocks.inverse([last])[0])
+
+    def start_of(slot):
+        return slot * 1024 - (missing if slot > short else 0)
+
+    def as_if_full(place):
+        return place + (missing if place >= start_of(short + 1) else 0)
+
+    number = as_if_full(position) >> 16
+    start, stop = start_of(64 * number), start_of(min(64 * number + 64, last + 1))
+    if number in (short // 64, last // 64):
+        table = KeyedPermutation(b"irregular window" + number.to_bytes(8, "little") + key, stop - start)
+        inside = int(table.at([position - start])[0])
+    else:
+        inside = plain_image(
+            position - start, 2**16, Feistel(b"window" + key, 16).keys, plain_tweak(key, number)
+        )
+    slot, offset = divmod(as_if_full(start + inside), 1024)
+    return int(blocks.at([slot])[0]) * 1024 + offset
+
+
+@pytest.mark.parametrize("size", [1024, 65_537, 100 * 1024 + 3, 131_072, 200_001, 10**9 + 7])
+@pytest.mark.parametrize("key", [b"a", b"b"])
+def test_the_block_shuffle_is_that_of_plain_integers(size, key):
+    shuffle = BlockPermutation(key, size)
+    short = int(shuffle._blocks.inverse([-(-size // 1024) - 1])[0]) * 1024
+    near = [edge + step for edge in (0, 65_536, short, short + 1024, size) for step in (-1025, -1, 0, 1)]
+    drawn = np.random.default_rng(size).integers(0, size, 9).tolist()
+    positions = [position for position in near + drawn if 0 <= position < size]
+    expected = [plain_block_image(position, key, size) for position in positions]
+    assert shuffle.at(positions).tolist() == expected
