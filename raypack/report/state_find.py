@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 
 from raypack.batching.state import TokenBatchState
-from raypack.errors import CheckpointError, SourceError
+from raypack.errors import CheckpointError, SamplerError, SourceError
 from raypack.report.locate import last_checkpoint, open_path
 from raypack.report.recorded_source import Path, check_source, open_recorded
 from raypack.source import ArrowSource
@@ -54,6 +56,19 @@ def find(run: Path) -> Found:
     filesystem, path = open_path(run)
     checkpoint = last_checkpoint(filesystem, path)
     return Found(run, filesystem, checkpoint, tuple(loader_names(filesystem, checkpoint)))
+
+
+@contextmanager
+def named(found: Found) -> Iterator[None]:
+    """Name the checkpoint where what it holds cannot be planned on its source.
+
+    Raises:
+        CheckpointError: In place of a `SamplerError`.
+    """
+    try:
+        yield
+    except SamplerError as error:
+        raise CheckpointError(f"{found.path}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from raypack.batching.step_state import StepPlannerState
 from raypack.errors import CheckpointError
 from raypack.report.recorded_source import Path
 from raypack.report.state_dealt import Proof, prove, stretches
-from raypack.report.state_find import find, reach
+from raypack.report.state_find import Found, find, named, reach
 from raypack.report.state_left import rank_steps
 from raypack.report.state_write import check_target, write_reshard
 from raypack.sampling.sampler import StatefulShardSampler
@@ -117,7 +117,14 @@ def reshard(
     """
     world_size = integer("world_size", world_size, minimum=1, maximum=MOST_RANKS, error=CheckpointError)
     found = find(run)
-    name = found.pick(name)
+    with named(found):
+        return _resharded(found, world_size, found.pick(name), source, out)
+
+
+def _resharded(
+    found: Found, world_size: int, name: str | None, source: Path | None, out: Path | None
+) -> Reshard:
+    """Deal a checkpoint that was found; see `reshard`."""
     reached = reach(found, name, source)
     state, records, opened = reached.state, reached.records, reached.source
     result = Reshard(

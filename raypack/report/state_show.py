@@ -9,7 +9,7 @@ import pyarrow.fs as pafs
 
 from raypack.batching.step_state import StepPlannerState
 from raypack.report.recorded_source import Path
-from raypack.report.state_find import Found, find, reach
+from raypack.report.state_find import Found, find, named, reach
 from raypack.report.state_left import Left, left_of
 from raypack.source.location import public
 from raypack.train.checkpoint_files import FOLDER
@@ -91,13 +91,15 @@ def show(run: Path, *, name: str | None = None, source: Path | None = None) -> l
 
 def _view(found: Found, name: str | None, source: Path | None) -> StateView:
     reached = reach(found, name, source)
+    with named(found):
+        left = left_of(reached.state, reached.source)
     files, others = _files(found, name)
     return StateView(
         checkpoint=found.path,
         name=name,
         state=reached.state,
         source_fault=reached.fault,
-        left=left_of(reached.state, reached.source),
+        left=left,
         files=files,
         others=others,
     )
