@@ -19,6 +19,7 @@ _HOME = {
         "PrepareError",
         "CheckpointError",
         "LoaderError",
+        "ResourceError",
         "StreamError",
     ),
     "raypack.sampling": ("StatefulShardSampler", "SamplerState", "ConsolidatedSamplerState"),

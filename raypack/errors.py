@@ -29,6 +29,10 @@ class LoaderError(RaypackError, RuntimeError):
     """The train loop used the loader against its contract (a forgotten commit, a lone report)."""
 
 
+class ResourceError(RaypackError, RuntimeError):
+    """A run asks for workers or readers that the cluster can never hold."""
+
+
 class StreamError(RaypackError, RuntimeError):
     """Examples cannot reach the train loop: no CPU for the reader, a dead actor, a wrong batch."""
 

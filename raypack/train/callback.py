@@ -8,11 +8,12 @@ from typing import Any
 
 from ray.train import Checkpoint, UserCallback
 
-from raypack.errors import CheckpointError
+from raypack.errors import CheckpointError, ResourceError
 from raypack.guards import degrade, guard
 from raypack.train.hooks import check_hooks, log_where_ray_train_does
 from raypack.train.resizing import ResizeSave, save_before_resize
 from raypack.train.restoring import check_state
+from raypack.train.run_resources import RunResources
 from raypack.train.saving import REASON
 
 logger = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ try:
     _bases = (ControllerCallback, WorkerGroupCallback, ReportCallback)
     _needed = (
         "after_controller_start",
+        "after_controller_state_update",
         "after_report",
         "after_worker_group_start",
         "before_worker_group_shutdown",
@@ -57,8 +59,10 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
     ``num_to_keep`` until there is another. Before a resize that Ray Train has planned,
     every rank is asked to report once more, in the way that the train function did last, so that the
     new workers go on where the old ones stopped; where that takes too long, from the last checkpoint.
-    How each save went and how long the resize waited is logged and kept in ``resizes``. Runs in Ray
-    Train's controller and never raises into it, unless ``RAYPACK_STRICT=1`` is set.
+    How each save went and how long the resize waited is logged and kept in ``resizes``. Before anything
+    starts, a run whose workers or readers the cluster can never hold is refused, which ends it (see
+    `PackedData.check`); what it waits for later is logged. Runs in Ray Train's controller and raises
+    nothing else into it, unless ``RAYPACK_STRICT=1`` is set.
 
     Args:
         names: Names of the run's loaders; an unnamed one is None.
@@ -66,6 +70,8 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
         start_timeout_s: How long Ray Train waits for the workers of a new size before it looks again
             what there is, seconds; it sets ``RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S`` unless that is
             set. Ray's own 60 s are lost each time that a node vanishes. None leaves it alone.
+        check_resources: Whether a run that does not fit is refused; False lets Ray wait for nodes that
+            join later.
 
     Raises:
         RaypackError: The installed Ray calls a hook with other parameters, also one of a subclass.
@@ -80,6 +86,7 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
         *,
         save_timeout_s: float = 60.0,
         start_timeout_s: float | None = 25.0,
+        check_resources: bool = True,
     ) -> None:
         check_hooks(type(self), _bases, _needed)
         self.resizes = []
@@ -88,6 +95,7 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
         self._workers: Any = None
         self._failed = False
         self._saves = 0
+        self._resources = RunResources() if check_resources else None
         if start_timeout_s is not None:
             os.environ.setdefault(START_TIMEOUT_VARIABLE, f"{start_timeout_s:g}")
         if not HOOKED:
@@ -125,10 +133,21 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
 
     # -- the controller and its workers ----------------------------------------------------------
 
-    @guard(logger, _FAILED, "after_controller_start")
     def after_controller_start(self, train_run_context: Any) -> None:
-        """Log where Ray Train's controller logs."""
+        """Log where Ray Train's controller logs, and end a run that the cluster can never hold."""
+        if refusal := self._begin(train_run_context):
+            raise refusal
+
+    @guard(logger, _FAILED, "after_controller_start")
+    def _begin(self, context: Any) -> ResourceError | None:
         log_where_ray_train_does()
+        return None if self._resources is None else self._resources.refusal(context)
+
+    @guard(logger, _FAILED, "after_controller_state_update")
+    def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
+        """Say what is lacking while the run waits for its workers."""
+        if self._resources is not None:
+            self._resources.look(current_state)
 
     @guard(logger, _FAILED, "after_worker_group_start")
     def after_worker_group_start(self, worker_group: Any) -> None:

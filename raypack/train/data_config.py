@@ -47,6 +47,11 @@ class PackedDataConfig(DataConfig):
         """What ``TorchTrainer(datasets=...)`` is given for the recipes: names without data of their own."""
         return dict.fromkeys(self._recipes, _nothing)
 
+    @property
+    def recipes(self) -> dict[str, PackedData]:
+        """Recipes by their names."""
+        return dict(self._recipes)
+
     def configure(
         self,
         datasets: dict[str, Any],

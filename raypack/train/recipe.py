@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import ray
+from ray.train import ScalingConfig
 
 from raypack.arguments import choice, integer, optional_integer, shown
 from raypack.batching.deal import AttentionCost
@@ -17,7 +21,9 @@ from raypack.source.job_folder import refuse_job_folder
 from raypack.source.location import CONTROL, absolute, refuse_secret
 from raypack.train.counting import count_steps
 from raypack.train.goal import Goal
+from raypack.train.need import Need
 from raypack.train.one_story import MOST_WINDOW
+from raypack.train.resources import check_resources
 
 _BLOCK_TOKENS = 1 << 20
 _BLOCK_ROWS = 64
@@ -179,6 +185,30 @@ class PackedData:
         """
         return count_steps(self, batches_per_step)
 
+    def check(self, scaling_config: ScalingConfig) -> None:
+        """Refuse a run that could never start here: called in the driver, before ``fit``.
+
+        Ray Train waits without end for workers that no node has room for; a reader that gets no CPU is
+        found out only when the workers run. Joins or starts Ray, as ``fit`` does. Where an autoscaler may
+        add what is missing, and where others hold it now, there is a warning. `RaypackCallback` does the
+        same by itself for the recipes in ``train_loop_config``.
+
+        Args:
+            scaling_config: What the trainer is given; of an elastic range, the least must fit, and as many
+                workers as fit must leave CPUs for their readers.
+
+        Raises:
+            ResourceError: The cluster can never hold the workers and their readers; it says what would fit.
+        """
+        if not isinstance(scaling_config, ScalingConfig):
+            raise TypeError(
+                f"scaling_config must be a ray.train.ScalingConfig, got {type(scaling_config).__name__}"
+            )
+        need = Need.of(scaling_config, [self])
+        if need.most and not ray.is_initialized():
+            ray.init()
+        check_resources(need)
+
     def pace(self, micro_batches: int) -> Pace:
         """Return the pace of the stream for steps of ``micro_batches`` a rank.
 
@@ -193,3 +223,14 @@ class PackedData:
         ahead = max(self.ahead, micro_batches)
         rows = min(rows, ahead - micro_batches + 1)
         return Pace(rows, ahead, min(max(1, rows // 2), ahead - micro_batches - rows + 2))
+
+
+def recipes_in(values: Any) -> list[PackedData]:
+    """Return the recipes that lie in a configuration, at any depth of dicts, lists and tuples."""
+    if isinstance(values, PackedData):
+        return [values]
+    if isinstance(values, Mapping):
+        values = values.values()
+    elif not isinstance(values, (list, tuple)):
+        return []
+    return [recipe for value in values for recipe in recipes_in(value)]

@@ -24,6 +24,7 @@ from raypack.train.local_mode import current_run
 from raypack.train.opened import Opened, opened_before, state_again, tell, word_of
 from raypack.train.place import Place
 from raypack.train.recipe import PackedData
+from raypack.train.resources import check_readers
 from raypack.train.restoring import LAST, REFUSE, Origin
 from raypack.train.run_state import RunState
 from raypack.train.standing import Standing
@@ -76,6 +77,7 @@ def get_loader(
 
     Raises:
         LoaderError: Not in a Ray Train worker, a loader of this name is open, or ranks differ.
+        StreamError: The train workers reserve the CPUs that their readers need.
         SourceError: The source cannot be opened on this node, or is not what the run began with.
         CheckpointError: A file of the checkpoint is missing, damaged, stale or foreign.
     """
@@ -113,6 +115,7 @@ def _open(
     opened: Opened,
 ) -> PackedLoader:
     """Return the loader once all ranks have met; see `get_loader`."""
+    check_readers(recipe, place)
     source = _open_everywhere(meeting, place, recipe)
     standing = opened.standing if origin.checkpoint == LAST else None
     restored = _agree(meeting, place, source, recipe, name, origin, word_of(opened, standing), standing)

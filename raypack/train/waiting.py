@@ -9,9 +9,10 @@ from typing import Any
 
 import ray
 
-from raypack.data.datasource import READER_CPUS
 from raypack.errors import StreamError
+from raypack.train.need import Cluster
 from raypack.train.place import Place
+from raypack.train.resources import reader_numbers
 
 logger = logging.getLogger(__name__)
 
@@ -61,13 +62,9 @@ class Waiting:
         return int(status["asked"])
 
     def _starved(self, waited_s: float) -> str:
-        total = ray.cluster_resources().get("CPU", 0.0)
         free = ray.available_resources().get("CPU", 0.0)
         return (
-            f"rank {self._place.rank} has waited {waited_s:.0f} s and Ray has not started its reader, which "
-            f"needs {READER_CPUS:g} CPU on each rank's behalf: the cluster has {total:g} CPUs, the "
-            f"{self._place.world_size} train workers reserve {self._place.worker_cpus:g}, {free:g} are free. "
-            "Leave CPUs for Ray Data (ScalingConfig(resources_per_worker={'CPU': 0, 'GPU': 1}); without GPUs "
-            "{'CPU': 0.5}, say), or use backend='direct', which needs none. "
+            f"rank {self._place.rank} has waited {waited_s:.0f} s and Ray has not started its reader, with "
+            f"{free:g} CPUs free: {reader_numbers(self._place, Cluster.current())}. "
             f"{START_TIMEOUT_VARIABLE} sets a longer wait."
         )

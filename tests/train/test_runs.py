@@ -7,19 +7,20 @@ from dataclasses import replace
 import pytest
 import ray
 import torch
-from ray.train import CheckpointConfig, RunConfig, ScalingConfig
+from ray.train import CheckpointConfig, ControllerError, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
 from raypack.batching.options import TokenBatchOptions
 from raypack.batching.step_planner import StepPlanner
-from raypack.errors import CheckpointError
+from raypack.errors import CheckpointError, ResourceError, StreamError
 from raypack.report import verify
 from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
-from raypack.train import PackedDataConfig
+from raypack.train import PackedDataConfig, start
 from tests.conftest import documents_table, long_tailed
 from tests.local_ray import local_ray
 from tests.train import functions
+from tests.train.local_run import Nobody, place_of
 from tests.train.one_process import loss_of, planner_of, train_step
 from tests.train.running import BUDGET, CPUS, fit, recipe_of
 
@@ -189,9 +190,54 @@ def check_opened_again(result, firsts):
     assert [attempt.first_step for attempt in audit.attempts] == firsts
 
 
-def test_a_run_whose_cpus_leave_nothing_for_ray_data_says_so(source, tmp_path):
+@pytest.mark.parametrize(
+    ("workers", "cpus", "message"),
+    [
+        (
+            CPUS + 1,
+            1,
+            f"got num_workers={CPUS + 1} of .*{CPUS} CPUs on 1 node have room for {CPUS}. Take resources",
+        ),
+        ((CPUS + 1, CPUS + 4), 1, r"got num_workers=\(9, 12\) of .*have room for 8"),
+        (
+            2,
+            CPUS / 2,
+            f"must leave 0.25 CPU each for their readers, got 2 workers that reserve {CPUS} of {CPUS}",
+        ),
+    ],
+)
+def test_a_run_that_the_cluster_can_never_hold_is_refused_before_anything_starts(
+    source, tmp_path, workers, cpus, message
+):
+    recipe = recipe_of(source)
+    with pytest.raises(ResourceError, match=message) as told:
+        recipe.check(ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}))
+    with pytest.raises(ControllerError) as ended:
+        fit(functions.take_one, tmp_path, recipe, workers, name="refused", cpus=cpus)
+    assert isinstance(ended.value.controller_failure, ResourceError)
+    assert str(ended.value.controller_failure) == str(told.value)
+    recipe.check(ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}))  # which fits
+
+
+def test_a_loader_whose_readers_can_get_no_cpu_says_so_before_it_waits(source):
+    place, cpu = replace(place_of(0, 2), worker_cpus=CPUS), torch.device("cpu")
     with pytest.raises(
-        Exception, match=r"StreamError.*the 2 train workers reserve 8.*Leave CPUs for Ray Data"
+        StreamError, match=r"rank 0's reader can get no CPU: .*the 2 train workers reserve 8.*Leave"
+    ):
+        start._open(recipe_of(source), None, place, cpu, frozenset(), Nobody(), "loader", None)
+
+
+def test_a_run_whose_cpus_others_hold_says_so(source, tmp_path):
+    @ray.remote(num_cpus=CPUS - 1)
+    class Other:
+        def ready(self):
+            return True
+
+    other = Other.remote()
+    assert ray.get(other.ready.remote())
+    with pytest.raises(
+        Exception,
+        match=r"StreamError.*with 0 CPUs free.*the 2 train workers reserve 1.*Leave CPUs for Ray Data",
     ):
         fit(
             functions.take_one,
@@ -199,9 +245,9 @@ def test_a_run_whose_cpus_leave_nothing_for_ray_data_says_so(source, tmp_path):
             recipe_of(source),
             2,
             name="starved",
-            cpus=CPUS / 2,
             env={"RAYPACK_START_TIMEOUT_S": "8"},
         )
+    ray.kill(other)
 
 
 def test_a_shard_of_a_trainers_datasets_opens_the_loader_beside_other_datasets(source, tmp_path):
