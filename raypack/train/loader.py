@@ -106,8 +106,7 @@ class PackedLoader:
     def count_steps(self) -> int:
         """Return the optimizer steps of the whole run: those committed, and what is left as planned now.
 
-        Equal to `PackedData.count_steps` unless budget or ``batches_per_step`` has changed since the run
-        began; what an epoch has left under other terms is counted anew, a few million examples a second.
+        Equal to `PackedData.count_steps` unless budget or ``batches_per_step`` has changed on the way.
         """
         return self._deal.count_steps(self._recipe, self._source, self._ledger.attempts, self.steps_done)
 

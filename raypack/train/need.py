@@ -45,7 +45,8 @@ class Cluster:
         return sum(node.get("CPU", 0.0) for node in self.nodes)
 
     def __str__(self) -> str:
-        return f"{self.cpus:g} CPUs on {len(self.nodes)} node{'s' * (len(self.nodes) != 1)}"
+        cpus, nodes = self.cpus, len(self.nodes)
+        return f"{cpus:g} CPU{'s' * (cpus != 1)} on {nodes} node{'s' * (nodes != 1)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class Need:
         where = {"STRICT_PACK": " on one node", "STRICT_SPREAD": " on a node each"}.get(self.strategy, "")
         return (
             f"ScalingConfig must ask for workers that the cluster can hold{where}, got num_workers="
-            f"{_size(self.least, self.most)} of {dict(self.worker)} each: {cluster} have room for {room}"
+            f"{_size(self.least, self.most)} of {dict(self.worker)} each: the cluster of {cluster} has room for {room}"
             f"{self._largest(cluster)}. {_remedy(remedies)}"
         )
 

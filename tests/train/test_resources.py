@@ -48,12 +48,12 @@ FITS = [
     (need_of(2, "direct", resources_per_worker={"CPU": 1, "disk": 2}), cluster_of({"CPU": 2.0, "disk": 4.0})),
 ]
 FAULTS = [
-    (need_of(8), cluster_of(2), r"got num_workers=8 of \{'CPU': 1\} each: 2 CPUs on 1 node have room for 2"),
+    (need_of(8), cluster_of(2), r"got num_workers=8 of \{'CPU': 1\} each: 2 CPUs on 1 node has room for 2"),
     (need_of(2, "direct"), cluster_of(1), r"Take resources_per_worker=\{'CPU': 0.5\}, or num_workers=1"),
     (
         need_of(2, "direct", resources_per_worker={"CPU": 3}),
         cluster_of(2, 2, 2),
-        r"6 CPUs on 3 nodes have room for 0 \(no node has more than 2 CPU\). .*'CPU': 2.0\}, or more nodes",
+        r"6 CPUs on 3 nodes has room for 0 \(no node has more than 2 CPU\). .*'CPU': 2.0\}, or more nodes",
     ),
     (
         need_of(1, use_gpu=True),
@@ -82,7 +82,7 @@ FAULTS = [
         cluster_of(4),
         r"got 4 workers that reserve 4 of .*Take num_workers=\(1, 3\), or more",
     ),  # as many as fit
-    (need_of(1), cluster_of(), "0 CPUs on 0 nodes have room for 0"),
+    (need_of(1), cluster_of(), "0 CPUs on 0 nodes has room for 0"),
 ]
 
 
@@ -153,7 +153,7 @@ def test_where_nodes_may_be_added_the_run_is_warned_and_not_refused(monkeypatch,
     growing = replace(cluster_of(1), grows=True)
     monkeypatch.setattr(Cluster, "current", classmethod(lambda cls: growing))
     check_resources(need_of(4))
-    assert re.search("until the autoscaler adds nodes .*num_workers=4 .* have room for 1", caplog.text)
+    assert re.search("until the autoscaler adds nodes .*num_workers=4 .* has room for 1", caplog.text)
 
 
 def test_a_run_under_way_is_told_what_it_waits_for_once_in_a_while_and_goes_on(monkeypatch, caplog):
@@ -173,7 +173,7 @@ def test_a_run_under_way_is_told_what_it_waits_for_once_in_a_while_and_goes_on(m
     for state in (RestartingState(None), ReschedulingState(None), InitializingState(), SchedulingState(None)):
         caplog.clear()
         watch.look(state)
-        assert re.search("the run nodes to come back .*num_workers=3 .* have room for 1", caplog.text)
+        assert re.search("nodes to come back .*num_workers=3 .* has room for 1", caplog.text)
 
 
 def test_the_recipes_of_a_run_are_found_wherever_its_configuration_holds_them(monkeypatch):

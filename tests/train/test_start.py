@@ -85,5 +85,5 @@ def test_a_loader_that_cannot_be_opened_leaves_its_meeting(tmp_path, monkeypatch
     monkeypatch.setattr(start.Place, "current", lambda: place_of(0, 1))
     monkeypatch.setattr(start, "join_meeting", lambda *_, **__: Alone())
     with pytest.raises(SourceError, match="cannot be opened on any node"):
-        get_loader(PackedData(source=tmp_path / "none", maximum_tokens=64), device="cpu")
+        get_loader(PackedData(source=tmp_path / "none", maximum_tokens=64, backend="direct"), device="cpu")
     assert left == [0]
