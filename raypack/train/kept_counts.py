@@ -17,6 +17,7 @@ from raypack.arguments import integer
 from raypack.batching.options import TokenBatchLayout
 from raypack.batching.step_planner import StepPlanner
 from raypack.errors import SourceError
+from raypack.guards import degrade
 from raypack.source.location import locate
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ def kept_count(path: str, key: str, limits: Limits) -> int | None:
     except FileNotFoundError:
         return None
     except Exception as error:  # each file system has errors of its own, and the count can be made again
-        logger.warning("the kept count %s is not believed and made again: %s", key, error)
+        degrade(logger, "the kept count %s is not believed and made again: %s", key, error)
         return None
 
 
@@ -76,7 +77,9 @@ def keep_count(path: str, key: str, batches: int) -> None:
         if written != target:
             folder.filesystem.move(written, target)
     except Exception as error:  # a source that cannot be written is counted again each time
-        logger.info("the count of batches cannot be kept beside the source: %s", error)
+        degrade(
+            logger, "the count of batches cannot be kept beside the source: %s", error, level=logging.INFO
+        )
 
 
 def _checked(record: object, key: str, limits: Limits) -> int:

@@ -114,8 +114,8 @@ class Need:
         where = {"STRICT_PACK": " on one node", "STRICT_SPREAD": " on a node each"}.get(self.strategy, "")
         return (
             f"ScalingConfig must ask for workers that the cluster can hold{where}, got num_workers="
-            f"{_size(self.least, self.most)} of {dict(self.worker)} each: the cluster of {cluster} has room for {room}"
-            f"{self._largest(cluster)}. {_remedy(remedies)}"
+            f"{_size(self.least, self.most)} of {dict(self.worker)} each: the cluster of {cluster} has room "
+            f"for {room}{self._largest(cluster)}. {_remedy(remedies)}"
         )
 
     def _no_readers(self, cluster: Cluster, room: int) -> str:
