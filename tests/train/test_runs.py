@@ -16,7 +16,7 @@ from raypack.errors import CheckpointError, ResourceError, StreamError
 from raypack.report import verify
 from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
-from raypack.train import PackedDataConfig, start
+from raypack.train import PackedDataConfig, get_loader, start
 from tests.conftest import documents_table, long_tailed
 from tests.local_ray import local_ray
 from tests.train import functions
@@ -218,12 +218,11 @@ def test_a_run_that_the_cluster_can_never_hold_is_refused_before_anything_starts
     recipe.check(ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}))  # which fits
 
 
-def test_a_loader_whose_readers_can_get_no_cpu_says_so_before_it_waits(source):
-    place, cpu = replace(place_of(0, 2), worker_cpus=CPUS), torch.device("cpu")
-    with pytest.raises(
-        StreamError, match=r"rank 0's reader can get no CPU: .*the 2 train workers reserve 8.*Leave"
-    ):
-        start._open(recipe_of(source), None, place, cpu, frozenset(), Nobody(), "loader", None)
+def test_a_loader_whose_readers_can_get_no_cpu_says_so_before_it_waits(source, monkeypatch):
+    monkeypatch.setattr(start.Place, "current", lambda: replace(place_of(0, 2), worker_cpus=CPUS))
+    monkeypatch.setattr(start, "join_meeting", lambda *_, **__: Nobody())
+    with pytest.raises(StreamError, match=r"rank 0's reader can get no CPU: .*2 train workers reserve 8"):
+        get_loader(recipe_of(source), device="cpu")
 
 
 def test_a_run_whose_cpus_others_hold_says_so(source, tmp_path):
