@@ -17,7 +17,8 @@ from ray.train.v2._internal.execution.controller.state import (
     SchedulingState,
 )
 
-from raypack.train import PackedData, PackedDataConfig, need, run_resources
+from raypack.errors import ResourceError
+from raypack.train import PackedData, PackedDataConfig, RaypackCallback, need, run_resources
 from raypack.train.need import Cluster, Need
 from raypack.train.resources import check_resources
 from raypack.train.run_resources import RunResources
@@ -184,6 +185,23 @@ def test_the_recipes_of_a_run_are_found_wherever_its_configuration_holds_them(mo
         (None, PackedDataConfig({"train": recipe})),
     ):
         assert "for their readers" in str(RunResources().refusal(context_of(1, config, dataset_config)))
+
+
+def test_the_callback_ends_a_run_that_never_fits_unless_it_is_told_not_to_look(monkeypatch):
+    monkeypatch.setattr(Cluster, "current", classmethod(lambda cls: cluster_of(1)))
+    context = context_of(3, None)
+    with pytest.raises(ResourceError, match=r"num_workers=3 .* has room for 1"):
+        RaypackCallback().after_controller_start(context)
+    RaypackCallback(check_resources=False).after_controller_start(context)
+
+
+def test_a_cluster_that_cannot_be_looked_at_ends_no_run(monkeypatch, lenient, caplog):
+    def unknown(cls):
+        raise KeyError("Resources")
+
+    monkeypatch.setattr(Cluster, "current", classmethod(unknown))
+    RaypackCallback().after_controller_start(context_of(3, None))
+    assert "raypack's callback failed in after_controller_start; the run goes on" in caplog.text
 
 
 def context_of(workers, config, dataset_config=None):
