@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
@@ -30,10 +29,8 @@ from raypack.train.saving import Saver
 from raypack.train.standing import Standing
 from raypack.train.step import Step
 from raypack.train.tally import Tally
-from raypack.train.unsaved import note
+from raypack.train.unsaved import note, note_start, warn_of_unsaved
 from raypack.train.waiting import Waiting
-
-logger = logging.getLogger(__name__)
 
 
 class PackedLoader:
@@ -74,7 +71,7 @@ class PackedLoader:
         self._batches = DevicePrefetcher(self._to_batch, streams_of(device))
         self._saver = Saver(meeting)
         self._closed = False
-        note(place, name, self._reported)
+        note_start(place, name, self._reported)
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -285,11 +282,6 @@ class PackedLoader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        lost = self.steps_done - self._reported
-        if kind is None and lost and self._place.rank == 0 and not self._place.local:
-            logger.warning(
-                "%d steps after the last report are in no checkpoint; call raypack.train.report after the "
-                "loop too, inside of the 'with' block",
-                lost,
-            )
+        if kind is None:
+            warn_of_unsaved(self._place, self.steps_done - self._reported)
         self.close()

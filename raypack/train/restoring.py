@@ -133,7 +133,11 @@ class Origin:
 
 def _way_on(found: Checkpoint, name: str | None) -> str:
     """Say from which checkpoint a run can go on, and how."""
-    for path in _newest_first(found)[1:]:
+    try:
+        others = _newest_first(found)[1:]
+    except (CheckpointError, OSError) as error:
+        return f"What else the run has is not known: {error}"
+    for path in others:
         try:
             check_state(found.filesystem, path, name)
         except (CheckpointError, OSError):

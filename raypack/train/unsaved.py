@@ -1,7 +1,7 @@
 """Steps that a run has committed and no checkpoint holds: noted by rank 0, told in the driver at the end.
 
 Rank 0 notes in Ray's key-value store when a loader is opened, reports and is closed, under the run's name in
-this job. The driver reads the notes when `fit` ends; a later attempt overwrites those of the one before.
+this job. The driver reads the notes when `fit` ends; those of an attempt go when the next one begins.
 """
 
 from __future__ import annotations
@@ -35,6 +35,15 @@ class Note:
     """Steps committed in all, known once the loader is closed."""
 
 
+def note_start(place: Place, name: str | None, reported: int) -> None:
+    """Note that a loader is opened, and forget the notes of attempts before; see `note`."""
+    if place.rank == 0 and ray.is_initialized():
+        for key in _internal_kv_list(_key(place.run_name), namespace=_SPACE):
+            if not key.startswith(_attempt(place)):
+                _internal_kv_del(key, namespace=_SPACE)
+    note(place, name, reported)
+
+
 def note(place: Place, name: str | None, reported: int, committed: int | None = None) -> None:
     """Note how far a loader is; on rank 0, where there is a Ray.
 
@@ -46,7 +55,22 @@ def note(place: Place, name: str | None, reported: int, committed: int | None = 
     """
     if place.rank == 0 and ray.is_initialized():
         value = json.dumps(asdict(Note(reported, committed)))
-        _internal_kv_put(_key(place.run_name) + (name or "").encode(), value.encode(), namespace=_SPACE)
+        _internal_kv_put(_attempt(place) + (name or "").encode(), value.encode(), namespace=_SPACE)
+
+
+def warn_of_unsaved(place: Place, steps: int) -> None:
+    """Log a warning on the worker of rank 0, for the driver may be none of raypack's.
+
+    Args:
+        place: Where this worker stands.
+        steps: Steps committed since the last report.
+    """
+    if steps and place.rank == 0 and not place.local:
+        logger.warning(
+            "%d steps after the last report are in no checkpoint; call raypack.train.report after the loop "
+            "too, inside of the 'with' block",
+            steps,
+        )
 
 
 def forget(run: str) -> None:
@@ -59,15 +83,19 @@ def notes(run: str) -> dict[str, Note]:
     """Return the notes of a run of this job by its loaders' names; an unnamed one is ''."""
     if not ray.is_initialized():
         return {}
-    key = _key(run)
     return {
-        full.removeprefix(key).decode(): Note(**json.loads(_internal_kv_get(full, namespace=_SPACE)))
-        for full in _internal_kv_list(key, namespace=_SPACE)
+        full.rsplit(b":", 1)[1].decode(): Note(**json.loads(_internal_kv_get(full, namespace=_SPACE)))
+        for full in _internal_kv_list(_key(run), namespace=_SPACE)
     }
 
 
 def _key(run: str) -> bytes:
     return f"{ray.get_runtime_context().get_job_id()}:{len(run)}:{run}:".encode()
+
+
+def _attempt(place: Place) -> bytes:
+    # In local mode there is one attempt, and each loader has a group of its own.
+    return _key(place.run_name) + f"{'local' if place.local else place.group}:".encode()
 
 
 def tell(run: str, *, failed: bool) -> None:
