@@ -8,14 +8,18 @@ raypack see neither, but for the run's last checkpoint in local mode.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+from raypack.guards import guard
 from raypack.train.local_mode import run_locally
 from raypack.train.unsaved import forget, tell
+
+logger = logging.getLogger(__name__)
 
 _MARK = "_wrapped_by_raypack"
 
@@ -37,12 +41,13 @@ def _telling(fit: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def telling(trainer: Any) -> Any:
         run = trainer.run_config.name
         forget(run)
+        failed = True
         try:
             result = fit(trainer)
-        except BaseException:
-            tell(run, failed=True)
-            raise
-        tell(run, failed=False)
-        return result
+            failed = False
+            return result
+        finally:
+            with guard(logger, "raypack cannot say which steps of run %r are in no checkpoint", run):
+                tell(run, failed=failed)
 
     return telling

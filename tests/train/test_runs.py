@@ -19,6 +19,7 @@ from raypack.source import write_source
 from raypack.train import PackedDataConfig, get_loader, start
 from tests.conftest import documents_table, long_tailed
 from tests.local_ray import local_ray
+from tests.session_logs import SessionLogs
 from tests.train import functions
 from tests.train.local_run import Nobody, place_of
 from tests.train.one_process import loss_of, planner_of, train_step
@@ -268,7 +269,10 @@ def test_checkpoints_of_others_are_told_in_the_driver_and_refused_and_the_last_g
 ):
     recipe = recipe_of(source, backend="direct")
     few = {"checkpoint_config": CheckpointConfig(num_to_keep=1)}
-    fit(functions.saved_by_others, tmp_path, recipe, 1, name="others", run=few)
+    logs = SessionLogs()
+    expected = ["cannot be resumed from: the checkpoint .* was reported without raypack.train.report"]
+    fit(functions.saved_by_others, tmp_path, recipe, 1, name="others", run=few, expected=expected)
+    assert logs.text().count("reported without raypack.train.report and holds no state of the data") >= 2
     told = caplog.records[-1].getMessage()
     assert told.startswith("run 'others' has ended with 2 committed steps (1 to 2) in no checkpoint: call")
     run = tmp_path / "storage/others"
