@@ -94,8 +94,7 @@ def _key(run: str) -> bytes:
 
 
 def _attempt(place: Place) -> bytes:
-    # In local mode there is one attempt, and each loader has a group of its own.
-    return _key(place.run_name) + f"{'local' if place.local else place.group}:".encode()
+    return _key(place.run_name) + f"{place.group}:".encode()
 
 
 def tell(run: str, *, failed: bool) -> None:

@@ -1,5 +1,6 @@
 """What is said in the driver of steps that no checkpoint holds, from what rank 0 has noted."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -31,9 +32,7 @@ def store(monkeypatch):
 
 
 def place(rank=0, **change):
-    return SimpleNamespace(
-        **{"run_name": "run", "group": "one", "local": place_of(0, 1).local, "rank": rank, **change}
-    )
+    return replace(place_of(rank, 2), **{"group": "one", **change})
 
 
 @pytest.mark.parametrize(
@@ -69,12 +68,6 @@ def test_notes_of_an_attempt_go_when_the_next_one_begins_and_peers_of_rank_0_not
     note_start(place(group="two"), "another", 0)
     note(place(rank=1), "kept", 9, 9)
     assert notes("run") == {"kept": Note(4), "another": Note(0)}
-
-
-def test_in_local_mode_loaders_have_groups_of_their_own_and_one_attempt():
-    note_start(place(local=True, group="local-1"), "a", 1)
-    note_start(place(local=True, group="local-2"), "b", 2)
-    assert notes("run") == {"a": Note(1), "b": Note(2)}
 
 
 def test_runs_whose_names_begin_alike_have_notes_of_their_own():
