@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import pickle
 import tempfile
@@ -20,12 +21,17 @@ import numba
 from numba.core import caching
 from numpy.typing import NDArray
 
+from raypack.guards import guard
+
 Array: TypeAlias = NDArray[Any]
 """An array of whatever type a kernel's docstring says."""
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+logger = logging.getLogger(__name__)
+
 _DIGEST_BYTES = 32
+_IN_MEMORY = "the kernel %s cannot be loaded from disk or kept there; it is compiled in memory"
 
 
 def compiled(function: Function) -> Function:
@@ -41,8 +47,8 @@ def compiled(function: Function) -> Function:
     """
     kernel: Any = numba.njit(nogil=True, no_cfunc_wrapper=True)(function)
     if hasattr(kernel, "_cache"):  # it is the plain function where NUMBA_DISABLE_JIT is set
-        # The folders may be missing or unreadable in more ways than can be listed; none is an error.
-        with contextlib.suppress(Exception):
+        # numba raises RuntimeError where there is no folder for it.
+        with guard(logger, _IN_MEMORY, function.__name__), contextlib.suppress(OSError, RuntimeError):
             kernel._cache = _DiskCache(function)
     return kernel
 
@@ -70,19 +76,20 @@ class _DiskCache(caching.FunctionCache):
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
+        self._name = function.__name__
         locator = self._impl.locator
         base = os.path.join(self.cache_path, self._impl.filename_base)
         self._cache_file = _Files(base, (numba.__version__, locator.get_source_stamp()))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """Return the function compiled for a signature; None for whatever cannot be loaded."""
-        with contextlib.suppress(Exception):
+        with guard(logger, _IN_MEMORY, self._name), contextlib.suppress(OSError):
             return super().load_overload(sig, target_context)
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled function where that is possible."""
-        with contextlib.suppress(Exception):
+        with guard(logger, _IN_MEMORY, self._name), contextlib.suppress(OSError):
             super().save_overload(sig, data)
 
 

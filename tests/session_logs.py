@@ -31,8 +31,8 @@ SUSPECT = re.compile(
 BESIDE_THE_RUN = re.compile(r"raylet|gcs_server|dashboard|monitor|ray_client|runtime_env|python-core|\.gz$")
 """Files of Ray itself; what raypack does there is nothing."""
 RAYS_OWN = ("PlacementGroupCleanerMonitor", "Failed to send resource request")
-"""Ray Train's cleaner thread: it ends with an error where several clusters run on one machine. And its request to
-the autoscaler, which comes again: it times out where the machine is busy."""
+"""Ray Train's cleaner thread ends with an error where several clusters run on one machine; its request to
+the autoscaler, which comes again, times out where the machine is busy."""
 
 
 class SessionLogs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ import ray
 from raypack.actors.plan_block import PlanBlock
 from raypack.errors import StreamError
 from raypack.source import ArrowSource, open_source
+
+logger = logging.getLogger(__name__)
 
 _LOST_AFTER_S = 60.0
 
@@ -75,7 +78,9 @@ def _answer(spec: ReadSpec, first: int, asked: Any) -> PlanBlock:
             block = ray.get(asked)
             lost_since = None
         except ray.exceptions.RayActorError as error:
-            lost_since = lost_since or time.monotonic()
+            if lost_since is None:
+                lost_since = time.monotonic()
+                logger.warning("rank %d: the planner actor is lost, asked again: %s", spec.rank, error)
             if time.monotonic() - lost_since > _LOST_AFTER_S:
                 raise StreamError(f"rank {spec.rank}: the planner actor is lost: {error}") from error
             time.sleep(0.2)

@@ -12,6 +12,7 @@ import ray
 import ray.train
 
 from raypack.errors import LoaderError
+from raypack.guards import degrade
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +139,10 @@ def _local_context() -> Any:
         from ray.train.v2.api.context import LocalTrainContext
 
         context = ray.train.get_context()
-    except (ImportError, RuntimeError):
+    except RuntimeError:  # no train function runs here
+        return None
+    except ImportError as error:
+        degrade(logger, "cannot tell whether Ray Train is in local mode, taken for no: %s", error)
         return None
     return context if isinstance(context, LocalTrainContext) else None
 
@@ -152,7 +156,7 @@ def _largest_world(world_size: int) -> int:
         from ray.train.v2._internal.execution.context import get_train_context
 
         workers: Any = get_train_context().train_run_context.scaling_config.num_workers
-    except (ImportError, AttributeError, RuntimeError):
-        logger.warning("cannot read the elastic range of workers; taking the present %d", world_size)
+    except (ImportError, AttributeError) as error:
+        degrade(logger, "cannot read the elastic range of workers, taking %d: %s", world_size, error)
         return world_size
     return int(workers[1] if isinstance(workers, (tuple, list)) else workers)

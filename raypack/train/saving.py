@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from raypack.actors.meeting_point import MeetingPoint
+from raypack.guards import degrade
 
 logger = logging.getLogger(__name__)
 
@@ -163,12 +164,17 @@ def preempted_nodes() -> frozenset[str]:
     """Return the nodes of this run that are about to be taken away, as this worker was told.
 
     Ray Train's public question is a barrier; what it answers with lies in the worker's context, and
-    where that moves, nothing is known of preemptions here.
+    where that moves, nothing is known of preemptions here. Outside of a worker of Ray Train there are none.
     """
     try:
         from ray.train.v2._internal.execution.context import get_train_context
 
-        info = get_train_context().preemption_context.preemption_info
+        try:
+            context = get_train_context()
+        except RuntimeError:
+            return frozenset()
+        info = context.preemption_context.preemption_info
         return frozenset(info.preempted_node_to_ranks) if info is not None else frozenset()
-    except (ImportError, AttributeError, RuntimeError):
+    except (ImportError, AttributeError) as error:
+        degrade(logger, "cannot see which nodes will be taken away, no save before: %s", error, once=True)
         return frozenset()

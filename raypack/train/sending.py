@@ -16,6 +16,7 @@ import ray.train
 from ray.train import Checkpoint, CheckpointUploadMode
 
 from raypack.errors import CheckpointError
+from raypack.guards import degrade
 from raypack.train.checkpoint_files import remedy
 from raypack.train.local_mode import current_run
 from raypack.train.together import Together
@@ -72,7 +73,7 @@ class RankDirectory:
         try:
             shutil.rmtree(self._path)
         except OSError as error:
-            logger.warning("%s is left behind, remove it by hand: %s", self._path, error)
+            degrade(logger, "%s is left behind, remove it by hand: %s", self._path, error)
 
     def __enter__(self) -> RankDirectory:
         return self

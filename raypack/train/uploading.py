@@ -14,6 +14,7 @@ from ray.train import Checkpoint
 from ray.train.v2._internal.execution.storage import StorageContext
 
 from raypack.errors import CheckpointError
+from raypack.guards import degrade
 from raypack.train.checkpoint_files import remedy
 
 logger = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def upload(checkpoint: Checkpoint, name: str, storage: StorageContext | None = N
                     f"{place} cannot be written ({type(error).__name__}: {error}): "
                     f"{remedy(error, 'in the storage_path of the run')}"
                 ) from error
-            logger.warning("upload of %s failed, once more in %g s: %s", target, wait, error)
+            degrade(logger, "upload of %s failed, once more in %g s: %s", target, wait, error)
             time.sleep(wait)
     raise AssertionError("unreachable")
 
@@ -61,7 +62,7 @@ def _place(directory: Path, filesystem: pafs.FileSystem, target: str) -> str:
     try:
         infos = filesystem.get_file_info(paths)
     except Exception as error:  # storage that cannot even be listed; the first error is what counts
-        logger.warning("%s cannot be listed: %s", target, error)
+        degrade(logger, "%s cannot be listed: %s", target, error)
         return target
     for file, info in zip(files, infos, strict=True):
         if info.type != pafs.FileType.File or info.size != file.stat().st_size:

@@ -168,7 +168,7 @@ def test_an_upload_that_cannot_be_is_named_with_its_file_and_remedy_on_every_ran
     assert_the_first_report_stays(reported, tmp_path)
 
 
-def test_a_throttled_upload_is_tried_again(reported, caplog, tmp_path):
+def test_a_throttled_upload_is_tried_again(reported, lenient, caplog, tmp_path):
     order(reported.train.orders, "shard-0.pt", 0, times=3)
     raised, _ = report_all(reported)
     assert raised == [None, None]
@@ -178,7 +178,7 @@ def test_a_throttled_upload_is_tried_again(reported, caplog, tmp_path):
     assert os.listdir(tmp_path / "temporary") == []
 
 
-def test_an_upload_that_stays_throttled_is_given_up(reported, tmp_path):
+def test_an_upload_that_stays_throttled_is_given_up(reported, lenient, tmp_path):
     order(reported.train.orders, "shard-0.pt", 0)
     raised, _ = report_all(reported)
     assert "SlowDown" in str(raised[0])
