@@ -34,8 +34,8 @@ from raypack.batching import (
     TokenBatchOptions,
 )
 from raypack.batching.greedy import greedy_ends
-from raypack.batching.step_plan import StepCursor
-from raypack.batching.step_state import StepPlannerState
+from raypack.batching.steps.state import StepPlannerState
+from raypack.batching.steps.step import StepCursor
 from raypack.sampling import EpochOrder, StatefulShardSampler
 
 REPEATS = 5

@@ -100,9 +100,9 @@ def isolation(tiny: bool) -> Iterator[Row]:
 
 def _ways(device: torch.device) -> Iterator[tuple]:
     """Yield name, dtypes, what speaks against it here, how to make a model of a dtype, and the export."""
+    from raypack.audit.doctor.plain_layers import PlainLayer, flex_layer, varlen_layer, varlen_obstacle
+    from raypack.audit.doctor.tiny_model import load_config, tiny_model
     from raypack.collate import PackedBatch
-    from raypack.report.plain_layers import PlainLayer, flex_layer, varlen_layer, varlen_obstacle
-    from raypack.report.tiny_model import load_config, tiny_model
 
     def qwen3(attention):
         return lambda dtype: tiny_model(load_config("qwen3"), attention, dtype, device)

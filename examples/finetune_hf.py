@@ -35,7 +35,7 @@ from ray.train.torch import TorchTrainer
 
 import raypack
 import raypack.train
-from raypack.report.tables import audit_table
+from raypack.audit.tables import audit_table
 
 # What the assistant says, and the mark that ends it, is trained on; the rest of a chat is not.
 TEMPLATE = (

@@ -29,7 +29,7 @@ from rich.table import Table
 
 import raypack.train
 from raypack import build_attention_mask, prepare, verify
-from raypack.report.tables import audit_table
+from raypack.audit.tables import audit_table
 
 VOCABULARY = 2048
 MAX_LENGTH = 1024  # tokens; longer files are split, and counted

@@ -44,7 +44,7 @@ _HOME = {
     "raypack.source": ("ArrowSource", "index_source", "open_source", "write_source"),
     "raypack.collate": ("PackedBatch", "build_attention_mask", "pick_attention", "assert_isolated"),
     "raypack.data": ("DeviceCollate", "prepare"),
-    "raypack.report": ("verify",),
+    "raypack.audit": ("verify",),
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 

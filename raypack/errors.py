@@ -4,6 +4,8 @@ Each error also is a builtin one, so that callers who know nothing of raypack ca
 Wrong *types* of arguments raise plain ``TypeError``.
 """
 
+from __future__ import annotations
+
 
 class RaypackError(Exception):
     """Base of all raypack errors."""
@@ -39,3 +41,27 @@ class StreamError(RaypackError, RuntimeError):
 
 class DegradedError(RaypackError, RuntimeError):
     """In strict mode (``RAYPACK_STRICT=1``) alone: something failed that a run survives with a warning."""
+
+
+class BatchError(RaypackError, ValueError):
+    """Documents, labels or sizes that cannot become a batch or a mask; the message names the fault."""
+
+
+class IsolationError(RaypackError, AssertionError):
+    """A model lets one packed document see another; the message names both.
+
+    Attributes:
+        leaks: pairs (from, to) of documents from 0; from is None for padding. Empty where logits differ
+            though no document's tokens move another's.
+    """
+
+    def __init__(self, message: str, leaks: tuple[tuple[int | None, int], ...] = ()) -> None:
+        super().__init__(message)
+        self.leaks = leaks
+
+    def __reduce__(self) -> tuple[type[IsolationError], tuple[str, tuple[tuple[int | None, int], ...]]]:
+        return type(self), (str(self), self.leaks)
+
+
+class DoctorError(RaypackError, ValueError):
+    """A model that cannot be looked at; the message says what to give instead."""

@@ -10,19 +10,21 @@ import pytest
 import raypack
 
 PACKAGE = Path(raypack.__file__).parent
-BASE = ("errors", "guards", "arguments", "arrays", "compiled", "version")
+BASE = ("errors", "arguments", "compiled", "guards", "arrays", "version")
 LAYERS = (
     *BASE,
     "sampling",
-    "batching",
     "packing",
+    "batching",
+    "tokenizers",
     "source",
+    "checkpoint",
     "collate",
+    "audit",
     "actors",
     "data",
     "telemetry",
     "train",
-    "report",
     "cli",
 )
 NUMPY_ONLY = ("sampling", "batching", "packing")
@@ -79,7 +81,7 @@ def test_the_core_imports_with_ray_torch_and_pyarrow_absent(layer):
         "import sys\n"
         "for name in ('ray', 'torch', 'pyarrow'): sys.modules[name] = None\n"
         f"import pkgutil, importlib, raypack.{layer} as layer\n"
-        "for module in pkgutil.iter_modules(layer.__path__, layer.__name__ + '.'):\n"
+        "for module in pkgutil.walk_packages(layer.__path__, layer.__name__ + '.'):\n"
         "    importlib.import_module(module.name)\n"
     )
     done = run(code)

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.session_logs import SUSPECT, entries_of
+from tests.support.session_logs import SUSPECT, entries_of
 
 TRACEBACK = "Traceback (most recent call last)"
 PLAIN = """\

@@ -15,16 +15,17 @@ from typing import Any
 
 import ray
 
-from raypack.actors.addresses import AddressedPlans, StepSource
-from raypack.actors.ending import end_soon
-from raypack.actors.global_steps import GlobalSteps
-from raypack.actors.plan_block import PlanBlock
-from raypack.actors.rank_steps import RankSteps
-from raypack.batching.deal import AttentionCost
-from raypack.batching.state import TokenBatchState
-from raypack.batching.step_plan import StepCursor
-from raypack.batching.step_planner import StepPlanner
-from raypack.batching.step_state import StepPlannerState
+from raypack.actors.grace_exit import end_soon
+from raypack.batching.rank.state import TokenBatchState
+from raypack.batching.sequence.global_steps import GlobalSteps
+from raypack.batching.sequence.plan_block import PlanBlock
+from raypack.batching.sequence.plan_buffer import AddressedPlans
+from raypack.batching.sequence.planned_step import StepSource
+from raypack.batching.sequence.rank_steps import RankSteps
+from raypack.batching.steps.assignment import AttentionCost
+from raypack.batching.steps.planner import StepPlanner
+from raypack.batching.steps.state import StepPlannerState
+from raypack.batching.steps.step import StepCursor
 from raypack.batching.warm import in_background, warm_planning
 from raypack.source import ArrowSource, open_source
 
@@ -66,7 +67,14 @@ def _warm(state: StepPlannerState | TokenBatchState) -> None:
 
 def _steps_of(spec: PlannerSpec, source: ArrowSource) -> StepSource:
     if isinstance(spec.state, TokenBatchState):
-        return RankSteps(spec.state, source, micros=spec.micros, steps=spec.steps, epochs=spec.epochs)
+        return RankSteps(
+            spec.state,
+            source.lengths,
+            source.supervised,
+            micros=spec.micros,
+            steps=spec.steps,
+            epochs=spec.epochs,
+        )
     planner = StepPlanner.from_state(spec.state, source.lengths, spec.state.options, source.supervised)
     return GlobalSteps(
         planner,

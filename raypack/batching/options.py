@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from raypack.arguments import choice, integer, optional_integer
 from raypack.batching.lengths import LengthTable
 from raypack.errors import SamplerError
-from raypack.sampling.records import build, read_fields
+from raypack.sampling.states.records import build, read_fields
 
 MAXIMUM_TOKENS = 2**63 - 1
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import numpy as np
 
 from raypack.batching.options import TokenBatchOptions
-from raypack.batching.step_planner import StepPlanner
-from raypack.sampling.order import EpochOrder
-from raypack.sampling.permutation import TABLE_SIZE
+from raypack.batching.steps.planner import StepPlanner
+from raypack.sampling.orders.epoch_order import EpochOrder
+from raypack.sampling.orders.permutation import TABLE_SIZE
 from raypack.sampling.receipt import Receipt
 
 

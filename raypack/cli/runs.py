@@ -26,7 +26,7 @@ def verify(
     checkpoint in it. Exit code 0: complete, or as much as the options ask for; 1: a fault, or what cannot
     be read; 2: no run is there; 3: consistent so far, but the goal is not reached, or steps were skipped.
     """
-    from raypack.report import verify as run
+    from raypack.audit import verify as run
 
     audit = run(run_dir, source=source, name=name)
     if as_json:
@@ -36,7 +36,7 @@ def verify(
     if not as_json:
         from rich.console import Console
 
-        from raypack.report.tables import audit_table
+        from raypack.audit.tables import audit_table
 
         Console().print(audit_table(audit))
     if code := audit.exit_code(unfinished=so_far, skipped=allow_skipped):
@@ -56,8 +56,8 @@ def doctor(model: str, device: str | None) -> None:
     """
     from rich.console import Console
 
-    from raypack.report.doctor import diagnose
-    from raypack.report.tables import doctor_table
+    from raypack.audit.doctor.diagnosis import diagnose
+    from raypack.audit.tables import doctor_table
 
     diagnosis = diagnose(model, device)
     Console().print(doctor_table(diagnosis))
@@ -81,7 +81,7 @@ def state() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of the loaders.")
 def show(run_or_checkpoint: str, name: str | None, source: str | None, as_json: bool) -> None:
     """Show what a checkpoint holds of the data, and what is left of its epoch."""
-    from raypack.report.state_show import show as run
+    from raypack.audit.state.show import show as run
 
     views = run(run_or_checkpoint, name=name, source=source)
     if as_json:
@@ -89,7 +89,7 @@ def show(run_or_checkpoint: str, name: str | None, source: str | None, as_json: 
         return
     from rich.console import Console
 
-    from raypack.report.state_tables import loaders_table, state_table
+    from raypack.audit.state.tables import loaders_table, state_table
 
     Console().print(state_table(views[0]) if len(views) == 1 else loaders_table(views))
 
@@ -113,7 +113,7 @@ def reshard(
 
     A run needs no such step: it goes on at any number of workers by itself.
     """
-    from raypack.report.state_reshard import reshard as run
+    from raypack.audit.state.reshard import reshard as run
 
     result = run(run_or_checkpoint, world_size, name=name, source=source, out=out)
     if as_json:
@@ -121,7 +121,7 @@ def reshard(
     else:
         from rich.console import Console
 
-        from raypack.report.state_tables import reshard_table
+        from raypack.audit.state.tables import reshard_table
 
         Console().print(reshard_table(result))
     if not result.ok:

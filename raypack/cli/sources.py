@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from raypack.data.prepare_counts import PrepareCounts
+    from raypack.data.ingest.counts import PrepareCounts
     from raypack.source import ArrowSource
 
     Report = Callable[[PrepareCounts, int], None]

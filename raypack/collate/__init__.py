@@ -1,11 +1,11 @@
 """Rows to tensors on a device: batches, masks, and what each attention backend must be told."""
 
+from raypack.collate.attention.isolation import assert_isolated
+from raypack.collate.attention.pick import AttentionChoice, pick_attention
 from raypack.collate.batch import PackedBatch
-from raypack.collate.errors import BatchError, IsolationError
-from raypack.collate.isolation import assert_isolated
 from raypack.collate.loss import next_token_loss_sum
-from raypack.collate.mask import build_attention_mask
-from raypack.collate.pick import AttentionChoice, pick_attention
+from raypack.collate.masks.dense import build_attention_mask
+from raypack.errors import BatchError, IsolationError
 
 __all__ = [
     "AttentionChoice",

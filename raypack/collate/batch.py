@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from raypack.collate import exporters
-from raypack.collate.building import fields_of
-from raypack.collate.flat import Document, Tokens, parse_documents, parse_flat
-from raypack.collate.sizes import PACKED, BatchShape
+from raypack.collate.attention import exporters
+from raypack.collate.layout.assemble import fields_of
+from raypack.collate.layout.batch_shape import PACKED, BatchShape
+from raypack.collate.layout.flat import Document, Tokens, parse_documents, parse_flat
 
 if TYPE_CHECKING:
     from raypack.batching import TokenBatchPlan

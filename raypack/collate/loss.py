@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from raypack.collate.errors import BatchError
-from raypack.collate.flat import IGNORED
+from raypack.collate.layout.flat import IGNORED
+from raypack.errors import BatchError
 
 CHUNK_CELLS = 2**24
 """Logits widened at once: 64 MiB of float32."""

@@ -12,7 +12,7 @@ from ray.data.collate_fn import ArrowBatchCollateFn
 
 from raypack.arguments import text
 from raypack.collate import BatchError, PackedBatch
-from raypack.collate.sizes import BatchShape
+from raypack.collate.layout.batch_shape import BatchShape
 from raypack.data.arrow_rows import flat_column, integer_column
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from raypack.sampling.fields import Order
-from raypack.sampling.scope import Scope
+from raypack.sampling.shard import Scope
+from raypack.sampling.states.fields import Order
 
 _STRETCH = 4_096
 

@@ -10,16 +10,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from raypack.arguments import choice, integer, optional_integer, shown, text
 from raypack.errors import SamplerError
-from raypack.sampling.consolidated import ConsolidatedSamplerState
-from raypack.sampling.explicit import ExplicitOrder
-from raypack.sampling.fields import make_order
 from raypack.sampling.loading import load_items
 from raypack.sampling.lookahead import Lookahead
-from raypack.sampling.order import SEED_LIMIT, SHUFFLES
-from raypack.sampling.permutation import MAXIMUM_SIZE
-from raypack.sampling.records import check_record
-from raypack.sampling.scope import TAILS, Scope, epoch_size
-from raypack.sampling.state import SamplerState
+from raypack.sampling.orders.epoch_order import SEED_LIMIT, SHUFFLES
+from raypack.sampling.orders.explicit_order import ExplicitOrder
+from raypack.sampling.orders.permutation import MAXIMUM_SIZE
+from raypack.sampling.shard import TAILS, Scope, epoch_size
+from raypack.sampling.states.consolidated import ConsolidatedSamplerState
+from raypack.sampling.states.fields import make_order
+from raypack.sampling.states.rank_state import SamplerState
+from raypack.sampling.states.records import check_record
 
 _FIXED = ("source_id", "source_length", "rank", "world_size", "seed", "tail", "shuffle", "order")
 

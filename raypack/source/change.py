@@ -7,7 +7,7 @@ from typing import Any
 
 from raypack.arguments import shown
 from raypack.errors import SourceError
-from raypack.source.store import ArrowSource
+from raypack.source.store.arrow_source import ArrowSource
 
 _COUNTS = {"examples": "number of examples", "tokens": "number of tokens"}
 _DIGESTS = {"contents": "tokens", "lengths": "lengths", "supervised": "label tokens per example"}

@@ -10,11 +10,11 @@ from ray.train import Checkpoint, UserCallback
 
 from raypack.errors import CheckpointError, ResourceError
 from raypack.guards import degrade, guard
-from raypack.train.hooks import check_hooks, log_where_ray_train_does
-from raypack.train.resizing import ResizeSave, save_before_resize
-from raypack.train.restoring import check_state
-from raypack.train.run_resources import RunResources
-from raypack.train.saving import REASON
+from raypack.train.driver.hooks import check_hooks, log_where_ray_train_does
+from raypack.train.driver.resizing import ResizeSave, save_before_resize
+from raypack.train.driver.run_resources import RunResources
+from raypack.train.elastic.restoring import check_state
+from raypack.train.reporting.saving import REASON
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ try:
         WorkerGroupCallback,
     )
 
-    from raypack.train.keeping import keep_newest_good, manager_of
+    from raypack.train.reporting.keeping import keep_newest_good, manager_of
 
     _bases = (ControllerCallback, WorkerGroupCallback, ReportCallback)
     _needed = (

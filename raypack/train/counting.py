@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING
 import ray
 
 from raypack.arguments import integer
-from raypack.batching.step_planner import StepPlanner
-from raypack.batching.step_state import StepPlannerState
-from raypack.batching.windows import WindowPacker
+from raypack.batching.steps.planner import StepPlanner
+from raypack.batching.steps.state import StepPlannerState
+from raypack.batching.steps.windows import WindowPacker
 from raypack.errors import SamplerError
-from raypack.sampling.order import EpochOrder
+from raypack.sampling.orders.epoch_order import EpochOrder
 from raypack.source import ArrowSource, open_source
 from raypack.train.kept_counts import keep_count, kept_count, limits_of
 
 if TYPE_CHECKING:
-    from raypack.train.ledger import Attempt
+    from raypack.checkpoint.ledger import Attempt
     from raypack.train.recipe import PackedData
 
 _WORTH_TASKS = 4_000_000

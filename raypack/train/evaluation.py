@@ -14,13 +14,13 @@ import torch
 
 from raypack.arguments import integer, shown
 from raypack.batching.plan import TokenBatchPlan
-from raypack.batching.step_planner import StepPlanner
+from raypack.batching.steps.planner import StepPlanner
 from raypack.collate import PackedBatch
 from raypack.collate.loss import next_token_loss_sum
 from raypack.errors import LoaderError
 from raypack.source import ArrowSource, open_source
-from raypack.train.data_ranks import data_ranks_of
-from raypack.train.group import require_group
+from raypack.train.elastic.data_ranks import data_ranks_of
+from raypack.train.elastic.process_group import require_group
 from raypack.train.recipe import PackedData
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from raypack.arguments import integer
 from raypack.batching.options import TokenBatchLayout
-from raypack.batching.step_planner import StepPlanner
+from raypack.batching.steps.planner import StepPlanner
 from raypack.errors import SourceError
 from raypack.guards import degrade
-from raypack.source.location import locate
+from raypack.source.paths.location import locate
 
 logger = logging.getLogger(__name__)
 

@@ -9,28 +9,28 @@ from typing import Any
 import ray
 import torch
 
-from raypack.actors.meeting_point import MeetingPoint
+from raypack.actors.rendezvous_client import MeetingPoint
+from raypack.checkpoint.ledger import Ledger
 from raypack.collate import PackedBatch
-from raypack.collate.building import fields_of
-from raypack.collate.flat import parse_flat
-from raypack.collate.sizes import BatchShape
+from raypack.collate.layout.assemble import fields_of
+from raypack.collate.layout.batch_shape import BatchShape
+from raypack.collate.layout.flat import parse_flat
 from raypack.collate.transfer import DevicePrefetcher, streams_of
-from raypack.data.blocks import StreamRow
-from raypack.data.reader import ReadSpec
-from raypack.data.stream import Stream
+from raypack.data.stream.blocks import StreamRow
+from raypack.data.stream.rank_stream import Stream
+from raypack.data.stream.reader import ReadSpec
 from raypack.errors import LoaderError
 from raypack.source import ArrowSource
-from raypack.train.deal import Deal, StepFacts
-from raypack.train.ledger import Ledger
-from raypack.train.place import Place
+from raypack.train.deals.deal import Deal, StepFacts
+from raypack.train.deals.rows import Rows, plan_of
+from raypack.train.elastic.stall_monitor import Waiting
+from raypack.train.elastic.standing import Standing
+from raypack.train.elastic.worker_context import Place
+from raypack.train.receipt_accumulator import Tally
 from raypack.train.recipe import Pace, PackedData
-from raypack.train.rows import Rows, plan_of
-from raypack.train.saving import Saver
-from raypack.train.standing import Standing
+from raypack.train.reporting.saving import Saver
+from raypack.train.reporting.unsaved import note, note_start, warn_of_unsaved
 from raypack.train.step import Step
-from raypack.train.tally import Tally
-from raypack.train.unsaved import note, note_start, warn_of_unsaved
-from raypack.train.waiting import Waiting
 
 
 class PackedLoader:

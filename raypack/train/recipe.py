@@ -11,19 +11,19 @@ import ray
 from ray.train import ScalingConfig
 
 from raypack.arguments import choice, integer, optional_integer, shown
-from raypack.batching.deal import AttentionCost
 from raypack.batching.options import TokenBatchLayout, TokenBatchOptions
-from raypack.batching.step_state import PACKINGS, SHUFFLES
-from raypack.data.stream import BACKENDS
+from raypack.batching.steps.assignment import AttentionCost
+from raypack.batching.steps.state import PACKINGS, SHUFFLES
+from raypack.checkpoint.goal import Goal
+from raypack.checkpoint.one_story import MOST_WINDOW
+from raypack.data.stream.rank_stream import BACKENDS
 from raypack.errors import SamplerError, SourceError
 from raypack.source import ArrowSource
-from raypack.source.job_folder import refuse_job_folder
-from raypack.source.location import CONTROL, absolute, refuse_secret
+from raypack.source.paths.job_folder import refuse_job_folder
+from raypack.source.paths.location import CONTROL, absolute, refuse_secret
 from raypack.train.counting import count_steps
-from raypack.train.goal import Goal
-from raypack.train.need import Need
-from raypack.train.one_story import MOST_WINDOW
-from raypack.train.resources import check_resources
+from raypack.train.driver.need import Need
+from raypack.train.driver.resources import check_resources
 
 _BLOCK_TOKENS = 1 << 20
 _BLOCK_ROWS = 64

@@ -21,8 +21,8 @@ from ray.train import Checkpoint
 from torch.distributed.checkpoint.filesystem import FileSystem
 
 from raypack.arguments import shown, text
+from raypack.checkpoint.files import FOLDER
 from raypack.errors import CheckpointError
-from raypack.train.checkpoint_files import FOLDER
 
 INDEX = ".metadata"
 """What PyTorch calls the file that tells where each tensor's parts lie."""

@@ -12,12 +12,12 @@ from raypack.arguments import type_name
 from raypack.collate import PackedBatch
 from raypack.collate.loss import next_token_loss_sum
 from raypack.collate.transfer import DevicePrefetcher
-from raypack.data.blocks import StreamRow
+from raypack.data.stream.blocks import StreamRow
 from raypack.errors import LoaderError, StreamError
-from raypack.train.deal import StepFacts
-from raypack.train.rows import EMPTY_ROW, Rows
+from raypack.train.deals.deal import StepFacts
+from raypack.train.deals.rows import EMPTY_ROW, Rows
+from raypack.train.receipt_accumulator import TrainedBatch, TrainedStep
 from raypack.train.step_try import StepTry
-from raypack.train.tally import TrainedBatch, TrainedStep
 
 
 class Step:

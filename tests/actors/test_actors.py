@@ -6,16 +6,16 @@ import time
 import pytest
 import ray
 
-from raypack.actors.ending import ENDS_AFTER_S
-from raypack.actors.meeting_point import join_meeting
+from raypack.actors.grace_exit import ENDS_AFTER_S
 from raypack.actors.planner import PATIENCE_S, PlannerSpec, start_planner
-from raypack.batching.deal import AttentionCost
+from raypack.actors.rendezvous_client import join_meeting
 from raypack.batching.options import TokenBatchOptions
-from raypack.batching.step_plan import StepCursor
-from raypack.batching.step_planner import StepPlanner
+from raypack.batching.steps.assignment import AttentionCost
+from raypack.batching.steps.planner import StepPlanner
+from raypack.batching.steps.step import StepCursor
 from raypack.errors import LoaderError
 from tests.conftest import long_tailed
-from tests.local_ray import local_ray
+from tests.support.local_ray import local_ray
 
 pytestmark = pytest.mark.ray
 

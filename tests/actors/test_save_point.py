@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from raypack.actors import save_point
-from raypack.actors.meeting import Meeting
+from raypack.actors.rendezvous import Meeting
 from raypack.actors.save_point import ROOM, SavePoint
 
 

@@ -15,7 +15,7 @@ from raypack.batching import (
 )
 from raypack.errors import SamplerError
 from raypack.sampling import ConsolidatedSamplerState, SamplerState
-from tests.sampling.worlds import consolidate, reshard, train, world
+from tests.support.worlds import consolidate, reshard, train, world
 
 LENGTHS = np.random.default_rng(0).integers(1, 9, 40)
 MUTATIONS = 9_000

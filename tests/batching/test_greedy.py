@@ -11,7 +11,7 @@ from raypack.batching.greedy import greedy_ends
 from raypack.batching.kernels.columns import batch_figures
 from raypack.batching.kernels.greedy import packed_ends, padded_ends
 from raypack.errors import SamplerError
-from tests.greedy_model import greedy_batches, plain_ends
+from tests.support.greedy_model import greedy_batches, plain_ends
 
 
 def assert_greedy(lengths, options):

@@ -6,8 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from raypack.batching import ConsolidatedTokenBatchState, StatefulTokenBatchSampler, TokenBatchOptions
 from raypack.sampling import EpochOrder, StatefulShardSampler
-from tests.greedy_model import greedy_batches
-from tests.resume_check import through_json
+from tests.support.greedy_model import greedy_batches
+from tests.support.resume_check import through_json
 
 BUDGET = 12
 

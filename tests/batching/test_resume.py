@@ -5,8 +5,8 @@ import pytest
 
 from raypack.batching import StatefulTokenBatchSampler, StepPlanner, TokenBatchOptions
 from raypack.sampling import ConsolidatedSamplerState, StatefulShardSampler
-from tests.resume_check import check_resume
-from tests.sampling.worlds import consolidate, train, world
+from tests.support.resume_check import check_resume
+from tests.support.worlds import consolidate, train, world
 
 LENGTHS = np.random.default_rng(5).integers(1, 30, 57)
 OPTIONS = TokenBatchOptions(60, maximum_examples=5)

@@ -33,7 +33,7 @@ print(json.dumps({"seconds": seconds, "private_kib": private, "examples": len(pl
 def test_a_billion_rows_at_99_percent_restart_within_a_second(tmp_path, shuffle):
     from raypack.batching import TokenBatchOptions, TokenBatchState
     from raypack.sampling import StatefulShardSampler
-    from tests.sampling.worlds import changed
+    from tests.support.worlds import changed
 
     rows = 10**9
     path = tmp_path / "lengths.npy"

@@ -15,7 +15,7 @@ from ray.train.torch import TorchTrainer
 from raypack.train import PackedData, RaypackCallback
 from tests.chaos import functions
 from tests.chaos.plan import IN_WORKER, WORLDS
-from tests.train import functions as shared
+from tests.support import train_functions as shared
 
 RUN = "chaos"
 

@@ -13,7 +13,7 @@ import ray.train
 import torch
 
 from raypack.train import get_loader, report
-from tests.train.functions import TinyTransformer, kill_planner, process_of
+from tests.support.train_functions import TinyTransformer, kill_planner, process_of
 
 REPORT_EVERY = 4
 

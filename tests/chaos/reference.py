@@ -2,9 +2,9 @@
 
 import torch
 
-from raypack.batching.step_planner import StepPlanner
-from tests.train.functions import TinyTransformer
-from tests.train.one_process import rank_steps, train_step
+from raypack.batching.steps.planner import StepPlanner
+from tests.support.one_process import rank_steps, train_step
+from tests.support.train_functions import TinyTransformer
 
 
 def trained_by_one(source, plan, recipe, attempts):

@@ -14,8 +14,8 @@ from pathlib import Path
 import ray
 import torch
 
-from raypack.report import verify
-from raypack.report.locate import last_checkpoint, open_path
+from raypack.audit import verify
+from raypack.checkpoint.locate import last_checkpoint, open_path
 from raypack.source import write_source
 from tests.chaos import driver
 from tests.chaos.plan import Plan

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from raypack.collate import BatchError, PackedBatch
-from tests.collate.models import DOCUMENTS, tiny_model
+from tests.support.models import DOCUMENTS, tiny_model
 
 
 def summed_alone(model):

@@ -12,7 +12,7 @@ import torch
 from raypack import DeviceCollate, PackedBatch
 from raypack.collate import BatchError
 from tests.conftest import documents_table, long_tailed
-from tests.local_ray import local_ray
+from tests.support.local_ray import local_ray
 
 LENGTHS = long_tailed(50)
 TENSORS = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens", "indices")

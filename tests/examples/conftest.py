@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from tests.examples.head import ROOT
+from tests.support.head import ROOT
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ import yaml
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 from ray.autoscaler._private.util import prepare_config, validate_config
 
-from tests.examples.head import ROOT
+from tests.support.head import ROOT
 
 CRD = os.environ.get("RAYPACK_RAYJOB_CRD")
 JOB_FIELDS = {

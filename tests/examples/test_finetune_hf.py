@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.examples.head import ROOT
+from tests.support.head import ROOT
 
 pytest.importorskip("transformers")
 

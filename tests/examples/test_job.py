@@ -9,8 +9,8 @@ import pytest
 from ray._private.runtime_env.packaging import create_package
 
 import raypack
-from tests.examples.head import ROOT, finish, running_head
-from tests.examples.killing import has_checkpoint, kill_a_worker
+from tests.support.head import ROOT, finish, running_head
+from tests.support.killing import has_checkpoint, kill_a_worker
 
 EPOCHS, REPORT_EVERY = 8, 4
 

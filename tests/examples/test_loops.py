@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from tests.examples.head import ROOT
-from tests.examples.killing import a_worker_killed
-from tests.local_ray import local_ray
+from tests.support.head import ROOT
+from tests.support.killing import a_worker_killed
+from tests.support.local_ray import local_ray
 
 
 @pytest.mark.ray

@@ -5,7 +5,7 @@ import pytest
 
 from raypack.errors import SamplerError
 from raypack.sampling import StatefulShardSampler
-from tests.sampling.worlds import Rows, picture
+from tests.support.worlds import Rows, picture
 
 
 def shard(**options):

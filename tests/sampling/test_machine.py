@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from raypack.sampling import ConsolidatedSamplerState, EpochOrder, StatefulShardSampler
-from tests.resume_check import through_json
-from tests.sampling.worlds import world
+from tests.support.resume_check import through_json
+from tests.support.worlds import world
 
 
 class World(RuleBasedStateMachine):

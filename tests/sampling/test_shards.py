@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from raypack.errors import SamplerError
 from raypack.sampling import StatefulShardSampler
-from tests.sampling.worlds import shards, world
+from tests.support.worlds import shards, world
 
 sizes = st.integers(0, 60)
 worlds = st.integers(1, 12)

@@ -10,7 +10,8 @@ import pytest
 
 from raypack.errors import SourceError
 from raypack.source import open_source, write_source
-from raypack.source.manifest import (
+from raypack.source.manifest.codec import dump_manifest, parse_manifest
+from raypack.source.manifest.record import (
     MANIFEST_FILE,
     Extreme,
     ShardEntry,
@@ -18,7 +19,6 @@ from raypack.source.manifest import (
     TableEntry,
     digest_of,
 )
-from raypack.source.manifest_json import dump_manifest, parse_manifest
 
 
 @pytest.fixture

@@ -18,11 +18,12 @@ from ray.train.v2._internal.execution.training_report import _TrainingReport
 from ray.train.v2.api.exceptions import ControllerError
 
 from raypack.errors import DegradedError, RaypackError
-from raypack.train import RaypackCallback, callback, resizing
-from raypack.train.saving import REASON, RESIZE
+from raypack.train import RaypackCallback, callback
+from raypack.train.driver import resizing
+from raypack.train.reporting.saving import REASON, RESIZE
 from tests.conftest import long_tailed
-from tests.train.local_run import Attempt, patch
-from tests.train.running import recipe_of
+from tests.support.local_run import Attempt, patch
+from tests.support.running import recipe_of
 
 LOGGER = "raypack.train"
 

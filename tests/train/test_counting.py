@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raypack.batching.options import TokenBatchOptions
-from raypack.batching.step_planner import StepPlanner
+from raypack.batching.steps.planner import StepPlanner
 from raypack.errors import SamplerError
 from raypack.source import open_source
-from raypack.source.location import locate
+from raypack.source.paths.location import locate
 from raypack.train import PackedData, counting, kept_counts
 from tests.conftest import long_tailed
-from tests.train.local_run import Attempt, patch
+from tests.support.local_run import Attempt, patch
 
 COUNT = 300
 

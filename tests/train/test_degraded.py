@@ -13,7 +13,9 @@ from ray.train.v2._internal.execution import context as train_context
 
 from raypack import guards
 from raypack.errors import DegradedError
-from raypack.train import kept_counts, place, saving, sending, uploading
+from raypack.train import kept_counts
+from raypack.train.elastic import worker_context
+from raypack.train.reporting import saving, sending, uploading
 
 
 @pytest.fixture(params=["moved", "another"])
@@ -45,22 +47,22 @@ def test_preemptions_that_cannot_be_seen_fail_a_strict_run(without_context):
 def test_an_elastic_range_that_cannot_be_read_is_told_and_the_present_size_taken(
     without_context, lenient, caplog
 ):
-    assert place._largest_world(3) == 3
+    assert worker_context._largest_world(3) == 3
     assert "cannot read the elastic range of workers, taking 3" in caplog.text
 
 
 def test_an_elastic_range_that_cannot_be_read_fails_a_strict_run(without_context):
     with pytest.raises(DegradedError, match="cannot read the elastic range"):
-        place._largest_world(3)
+        worker_context._largest_world(3)
 
 
 def test_a_local_mode_that_cannot_be_told_is_an_error_in_a_strict_run_alone(monkeypatch, caplog):
-    assert place._local_context() is None  # no train function runs here
+    assert worker_context._local_context() is None  # no train function runs here
     monkeypatch.setitem(sys.modules, "ray.train.v2.api.context", None)
     with pytest.raises(DegradedError, match="local mode"):
-        place._local_context()
+        worker_context._local_context()
     monkeypatch.setenv(guards.STRICT_VARIABLE, "0")
-    assert place._local_context() is None
+    assert worker_context._local_context() is None
     assert "cannot tell whether Ray Train is in local mode" in caplog.text
 
 

@@ -9,14 +9,14 @@ import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
-from raypack.batching.step_planner import StepPlanner
+from raypack.batching.steps.planner import StepPlanner
+from raypack.checkpoint.reading import read_state
 from raypack.collate.loss import next_token_loss_sum
 from raypack.errors import LoaderError
 from raypack.train import PackedData
-from raypack.train.checkpoint_reading import read_state
-from raypack.train.tally import entry_of
+from raypack.train.receipt_accumulator import entry_of
 from tests.conftest import long_tailed
-from tests.train.local_run import LOCAL, Attempt, patch
+from tests.support.local_run import LOCAL, Attempt, patch
 from tests.train.test_step import KEY, receipt_of, row, step
 
 VOCABULARY = 11

@@ -8,13 +8,13 @@ import json
 
 import pytest
 
-from raypack.report import verify
+from raypack.audit import verify
 from raypack.source import write_source
 from raypack.train import callback
 from tests.conftest import documents_table, long_tailed
-from tests.local_ray import local_ray
-from tests.session_logs import SessionLogs
-from tests.train import failing_storage, running, witness
+from tests.support import failing_storage, running, witness
+from tests.support.local_ray import local_ray
+from tests.support.session_logs import SessionLogs
 
 pytestmark = pytest.mark.ray
 

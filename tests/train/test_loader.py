@@ -6,7 +6,7 @@ import torch
 from raypack.errors import LoaderError, StreamError
 from raypack.train import PackedData
 from tests.conftest import long_tailed
-from tests.train.local_run import Attempt, patch
+from tests.support.local_run import Attempt, patch
 
 
 @pytest.fixture(autouse=True)

@@ -12,12 +12,13 @@ import pytest
 import ray.train
 
 from raypack.actors.planner import NodePlanner
+from raypack.audit import verify
 from raypack.errors import CheckpointError, LoaderError
-from raypack.report import verify
-from raypack.train import PackedData, get_loader, start, starts
+from raypack.train import PackedData, get_loader
+from raypack.train.elastic import deal_starts, start
 from tests.conftest import long_tailed
-from tests.train.local_run import LOCAL, Attempt, LocalActor, Sum, closed, patch, place_of, side_by_side
-from tests.train.test_data_ranks import mesh_of
+from tests.support.local_run import LOCAL, Attempt, LocalActor, Sum, closed, patch, place_of, side_by_side
+from tests.train.elastic.test_data_ranks import mesh_of
 
 COUNT = 150
 _groups = count()
@@ -58,8 +59,8 @@ class Run:
         monkeypatch.setattr(start, "join_meeting", meetings.join)
         monkeypatch.setattr(start, "start_planner", self.planner)
         monkeypatch.setattr(start.Place, "current", self.place)
-        monkeypatch.setattr(starts, "require_group", lambda *_: None)
-        monkeypatch.setattr(starts, "add_up", lambda values, device: total(values))
+        monkeypatch.setattr(deal_starts, "require_group", lambda *_: None)
+        monkeypatch.setattr(deal_starts, "add_up", lambda values, device: total(values))
         monkeypatch.setattr(ray.train, "get_checkpoint", lambda: self.checkpoint)
 
     def planner(self, spec, *, name, node_id):

@@ -10,27 +10,28 @@ import torch
 from ray.train import CheckpointConfig, ControllerError, RunConfig, ScalingConfig
 from ray.train.torch import TorchTrainer
 
+from raypack.audit import verify
 from raypack.batching.options import TokenBatchOptions
-from raypack.batching.step_planner import StepPlanner
+from raypack.batching.steps.planner import StepPlanner
+from raypack.checkpoint.locate import last_checkpoint, open_path
 from raypack.errors import CheckpointError, ResourceError, StreamError
-from raypack.report import verify
-from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
-from raypack.train import PackedDataConfig, get_loader, start
+from raypack.train import PackedDataConfig, get_loader
+from raypack.train.elastic import start
 from tests.conftest import documents_table, long_tailed
-from tests.local_ray import local_ray
-from tests.session_logs import SessionLogs
-from tests.train import functions
-from tests.train.local_run import Nobody, place_of
-from tests.train.one_process import loss_of, planner_of, train_step
-from tests.train.running import BUDGET, CPUS, fit, recipe_of
+from tests.support import train_functions
+from tests.support.local_ray import local_ray
+from tests.support.local_run import Nobody, place_of
+from tests.support.one_process import loss_of, planner_of, train_step
+from tests.support.running import BUDGET, CPUS, fit, recipe_of
+from tests.support.session_logs import SessionLogs
 
 pytestmark = pytest.mark.ray
 
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    with local_ray(functions, cpus=CPUS):
+    with local_ray(train_functions, cpus=CPUS):
         yield
 
 
@@ -57,19 +58,19 @@ def chain(place, source):
     recipe = recipe_of(source, window=256)
     refuses = {"retry_at": (6, 27), "skip_at": SKIPPED}
     deaths = {"failures": 3, "die_after": 5, "die_in_report": 11}
-    fit(functions.train, place, recipe, 2, name="chain", stop_after=17, **deaths, **refuses)
-    fit(functions.train, place, recipe, 5, name="chain", stop_after=25, **refuses)
+    fit(train_functions.train, place, recipe, 2, name="chain", stop_after=17, **deaths, **refuses)
+    fit(train_functions.train, place, recipe, 5, name="chain", stop_after=25, **refuses)
     recipe = replace(recipe, **CHANGES[24])
     change = {"may_change": ("maximum_tokens", "batches_per_step")}
-    fit(functions.train, place, recipe, 3, name="chain", stop_after=33, **change, **refuses)
+    fit(train_functions.train, place, recipe, 3, name="chain", stop_after=33, **change, **refuses)
     recipe = replace(recipe, **CHANGES[32])
-    return fit(functions.train, place, recipe, 1, name="chain", **change, evaluation=recipe_of(source))
+    return fit(train_functions.train, place, recipe, 1, name="chain", **change, evaluation=recipe_of(source))
 
 
 @pytest.fixture(scope="module")
 def one_process(source):
     """A model trained by this process on what the chain must have trained."""
-    model = functions.TinyTransformer()
+    model = train_functions.TinyTransformer()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     planner = planner_of(source, window=256)
     skipped = 0
@@ -128,7 +129,7 @@ def test_its_evaluation_beside_the_training_is_that_of_one_process(chain, one_pr
 
 def test_a_finished_run_that_is_started_again_trains_nothing_and_stays_proven(chain, place, source):
     recipe = replace(recipe_of(source, window=256), maximum_tokens=96, batches_per_step=6)
-    result = fit(functions.train, place, recipe, 2, name="chain", evaluation=recipe_of(source))
+    result = fit(train_functions.train, place, recipe, 2, name="chain", evaluation=recipe_of(source))
     assert result.metrics["done"]
     assert result.metrics["progress"] == 1.0
     assert result.metrics["evaluated"] == pytest.approx(chain.metrics["evaluated"], abs=1e-9)
@@ -142,7 +143,7 @@ def test_a_finished_run_that_is_started_again_trains_nothing_and_stays_proven(ch
 def test_a_start_that_cannot_go_on_from_a_checkpoint_says_why_on_every_rank(chain, place, source):
     other = write_source(str(place / "other"), [documents_table(long_tailed(1400, seed=5))])
     recipe = replace(recipe_of(source, window=256), maximum_tokens=96, batches_per_step=6)
-    fit(functions.refused_starts, place, recipe, 2, name="chain", other=other.path)
+    fit(train_functions.refused_starts, place, recipe, 2, name="chain", other=other.path)
     expected = {
         "another-budget": r"CheckpointError: maximum_tokens must stay 96, .*got 192: .*may_change",
         "another-seed": r"CheckpointError: seed must stay 3, .*got 4: give the run another name",
@@ -163,7 +164,7 @@ def test_a_start_that_cannot_go_on_from_a_checkpoint_says_why_on_every_rank(chai
 def test_each_misuse_of_the_loop_is_a_named_error_on_every_rank_and_a_loader_is_opened_again(
     place, source, tmp_path
 ):
-    result = fit(functions.misuse, tmp_path, recipe_of(source, backend="direct"), 2, name="misuse")
+    result = fit(train_functions.misuse, tmp_path, recipe_of(source, backend="direct"), 2, name="misuse")
     expected = {
         "report-before-commit": "LoaderError: step 0 is not committed, but report was called",
         "commit-too-early": "LoaderError: step 0 has 4 micro-batches on this rank, but only 0 were taken",
@@ -213,7 +214,7 @@ def test_a_run_that_the_cluster_can_never_hold_is_refused_before_anything_starts
     with pytest.raises(ResourceError, match=message) as told:
         recipe.check(ScalingConfig(num_workers=workers, resources_per_worker={"CPU": cpus}))
     with pytest.raises(ControllerError) as ended:
-        fit(functions.take_one, tmp_path, recipe, workers, name="refused", cpus=cpus)
+        fit(train_functions.take_one, tmp_path, recipe, workers, name="refused", cpus=cpus)
     assert isinstance(ended.value.controller_failure, ResourceError)
     assert str(ended.value.controller_failure) == str(told.value)
     recipe.check(ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}))  # which fits
@@ -239,7 +240,7 @@ def test_a_run_whose_cpus_others_hold_says_so(source, tmp_path):
         match=r"StreamError.*with 0 CPUs free.*the 2 train workers reserve 1.*Leave CPUs for Ray Data",
     ):
         fit(
-            functions.take_one,
+            train_functions.take_one,
             tmp_path,
             recipe_of(source),
             2,
@@ -254,7 +255,7 @@ def test_a_shard_of_a_trainers_datasets_opens_the_loader_beside_other_datasets(s
     config = PackedDataConfig({"train": recipe})
     datasets = {**config.datasets, "other": ray.data.range(20)}
     trainer = {"datasets": datasets, "dataset_config": config}
-    fit(functions.through_shards, tmp_path, recipe, 2, name="shards", trainer=trainer, expected=())
+    fit(train_functions.through_shards, tmp_path, recipe, 2, name="shards", trainer=trainer, expected=())
     audit = verify(tmp_path / "storage/shards")
     assert audit.ok, audit.findings
     assert audit.epochs[0].complete
@@ -271,7 +272,7 @@ def test_checkpoints_of_others_are_told_in_the_driver_and_refused_and_the_last_g
     few = {"checkpoint_config": CheckpointConfig(num_to_keep=1)}
     logs = SessionLogs()
     expected = ["cannot be resumed from: the checkpoint .* was reported without raypack.train.report"]
-    fit(functions.saved_by_others, tmp_path, recipe, 1, name="others", run=few, expected=expected)
+    fit(train_functions.saved_by_others, tmp_path, recipe, 1, name="others", run=few, expected=expected)
     assert logs.text().count("reported without raypack.train.report and holds no state of the data") >= 2
     told = caplog.records[-1].getMessage()
     assert told.startswith("run 'others' has ended with 2 committed steps (1 to 2) in no checkpoint: call")
@@ -282,7 +283,7 @@ def test_checkpoints_of_others_are_told_in_the_driver_and_refused_and_the_last_g
     config = RunConfig(name="others", storage_path=str(tmp_path / "storage"))
     with pytest.raises(CheckpointError, match=rf"{last} was reported without .* is {good}: ") as refused:
         TorchTrainer(
-            functions.take_one,
+            train_functions.take_one,
             train_loop_config={"recipe": recipe},
             scaling_config=ScalingConfig(num_workers=0),
             run_config=config,
@@ -294,7 +295,7 @@ def test_checkpoints_of_others_are_told_in_the_driver_and_refused_and_the_last_g
 def test_in_local_mode_a_loader_goes_on_from_what_its_process_has_committed(source, backend, tmp_path):
     recipe = recipe_of(source, backend=backend)
     trainer = TorchTrainer(
-        functions.opened_thrice,
+        train_functions.opened_thrice,
         train_loop_config={"recipe": recipe},
         scaling_config=ScalingConfig(num_workers=0),
         run_config=RunConfig(name="thrice", storage_path=str(tmp_path)),

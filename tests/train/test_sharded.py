@@ -8,15 +8,15 @@ import pytest
 import torch
 from ray.train import Checkpoint
 
+from raypack.audit import verify
+from raypack.checkpoint.locate import last_checkpoint, open_path
 from raypack.errors import CheckpointError
-from raypack.report import verify
-from raypack.report.locate import last_checkpoint, open_path
 from raypack.source import write_source
 from raypack.train.sharded import INDEX, load_sharded, save_sharded
 from tests.conftest import documents_table, long_tailed
-from tests.local_ray import local_ray
-from tests.train.one_process import planner_of, train_all
-from tests.train.running import CPUS, fit, recipe_of
+from tests.support.local_ray import local_ray
+from tests.support.one_process import planner_of, train_all
+from tests.support.running import CPUS, fit, recipe_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 import fsdp2

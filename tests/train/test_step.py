@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from raypack.actors.plan_block import RowMeta
-from raypack.batching.step_plan import StepCursor
+from raypack.batching.sequence.plan_block import RowMeta
+from raypack.batching.steps.step import StepCursor
 from raypack.collate import PackedBatch
 from raypack.collate.transfer import DevicePrefetcher
-from raypack.data.blocks import StreamRow
+from raypack.data.stream.blocks import StreamRow
 from raypack.errors import LoaderError, StreamError
 from raypack.sampling.receipt import Receipt, receipt_key
-from raypack.train.deal import StepFacts
-from raypack.train.rows import Rows, plan_of
+from raypack.train.deals.deal import StepFacts
+from raypack.train.deals.rows import Rows, plan_of
+from raypack.train.receipt_accumulator import entry_of
 from raypack.train.step import Step
-from raypack.train.tally import entry_of
 
 KEY = receipt_key("s", 0)
 SUPERVISED = 20

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from raypack.train import unsaved
-from raypack.train.unsaved import Note, forget, note, note_start, notes, tell
-from tests.train.local_run import place_of
+from raypack.train.reporting import unsaved
+from raypack.train.reporting.unsaved import Note, forget, note, note_start, notes, tell
+from tests.support.local_run import place_of
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,1 @@
+"""What a checkpoint holds, and what it would give to another number of ranks."""

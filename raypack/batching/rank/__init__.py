@@ -1,0 +1,1 @@
+"""The token batches of one data rank, and their records."""

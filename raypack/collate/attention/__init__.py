@@ -1,0 +1,1 @@
+"""What each attention backend needs, which one to take, and the proof that it isolates."""

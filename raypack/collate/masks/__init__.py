@@ -1,0 +1,1 @@
+"""Attention masks on any device, computed from the boundaries of documents."""

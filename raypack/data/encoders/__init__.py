@@ -1,0 +1,1 @@
+"""Rows to examples: texts, prompts, chats and tokens."""

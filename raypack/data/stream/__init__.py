@@ -1,0 +1,1 @@
+"""The stream of one rank: planned blocks, read and delivered in order."""

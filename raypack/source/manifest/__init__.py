@@ -1,0 +1,1 @@
+"""The manifest: the one file that makes a folder a source."""

@@ -1,0 +1,1 @@
+"""Where sources lie: paths and URIs, listings, folders that are made whole or not at all."""

@@ -1,0 +1,1 @@
+"""The store: Arrow shards and tables, written once and memory-mapped."""

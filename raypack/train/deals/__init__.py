@@ -1,0 +1,1 @@
+"""How a loader follows a deal: global or by rank."""

@@ -1,0 +1,1 @@
+"""What raypack does in the driver, around a fit of Ray Train."""

@@ -1,0 +1,1 @@
+"""Starting and restoring a worker at any world size."""

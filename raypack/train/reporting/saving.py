@@ -1,0 +1,180 @@
+"""Saving before the run is stopped: at a planned resize, or when a node is about to be taken away.
+
+Who wants a save says so in each worker's process, at any time. The loaders there look at each step's
+end, agree on one step (see `SavePoint`), and repeat the train function's last report.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from raypack.actors.rendezvous_client import MeetingPoint
+from raypack.guards import degrade
+
+logger = logging.getLogger(__name__)
+
+RESIZE, PREEMPTION = "resize", "preemption"
+REASON = "raypack_saved_for"
+"""The metric that names why a report was made by raypack itself."""
+_MOST_ATTEMPTS = 6
+_POLL_S = 0.2
+_SLOW_S = 1.0
+"""A step of so many seconds is longer than an agreement takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Somebody's wish that all ranks save soon; each is an object of its own."""
+
+    reason: str
+    """``resize`` or ``preemption``."""
+    hold_s: float = 0.0
+    """How long a rank waits after the save to be stopped, so that it trains nothing that is lost."""
+
+
+@dataclass(slots=True)
+class _Process:
+    """What the loaders of this process share with whoever asks them to save."""
+
+    wish: Wish | None = None
+    able: int = 0
+    """Loaders that are open and know how to report."""
+
+
+_process = _Process()
+
+
+def ask_to_save(wish: Wish) -> bool:
+    """Make a wish known to this process; run in each worker's process by the callback.
+
+    Returns:
+        Whether a loader here can answer it: one is open and its train function has reported before.
+    """
+    if _process.able:
+        _process.wish = wish
+    return bool(_process.able)
+
+
+class Saver:
+    """One loader's part in saving when it is wished for.
+
+    Args:
+        meeting: This rank's side of the attempt's meeting.
+    """
+
+    def __init__(self, meeting: MeetingPoint) -> None:
+        self._meeting = meeting
+        self._report: Callable[[dict[str, Any]], None] | None = None
+        self._wish: Wish | None = None
+        self._heard: Wish | None = None
+        self._nodes: frozenset[str] = frozenset()
+        self._saves = 0
+        self._attempt = 0
+        self._proposal: Any = None
+        self._step: int | None = None
+        self._outcome: Any = None
+        self._last = time.monotonic()
+        self._took = 0.0
+
+    def remember(self, report: Callable[[dict[str, Any]], None] | None) -> None:
+        """Keep how the train function reports, to do it again with more metrics; None: it cannot be."""
+        _process.able += (report is not None) - (self._report is not None)
+        self._report = report
+
+    def close(self) -> None:
+        """Take no further wishes."""
+        self.remember(None)
+
+    def boundary(self, step: int) -> None:
+        """Look for a wish between two steps, and save where all ranks have agreed to.
+
+        Args:
+            step: Steps done.
+        """
+        now = time.monotonic()
+        self._took, self._last = now - self._last, now
+        if self._report is None:
+            return
+        if self._wish is None:
+            self._wish = self._new_wish()
+            if self._wish is None:
+                return
+            self._attempt = 0
+            self._propose(step)
+        if self._agreed(step):
+            self._save(self._wish)
+
+    def _new_wish(self) -> Wish | None:
+        if _process.wish is not self._heard:
+            self._heard = _process.wish
+            return self._heard
+        nodes = preempted_nodes()
+        if nodes <= self._nodes:
+            return None
+        self._nodes = nodes
+        return Wish(PREEMPTION)
+
+    def _propose(self, step: int) -> None:
+        # The number of saves is the same on all ranks, whatever each was told first.
+        self._proposal = self._meeting.propose_save(self._saves, self._attempt, step, self._took >= _SLOW_S)
+        self._step = None
+
+    def _agreed(self, step: int) -> bool:
+        """Go on with the agreement without waiting, but where this rank has reached the step."""
+        if self._step is None:
+            if not ray.wait([self._proposal], timeout=0)[0]:
+                return False
+            self._step = int(ray.get(self._proposal))
+            self._outcome = self._meeting.answer_save(self._saves, self._attempt, step <= self._step)
+        if step < self._step:
+            return False
+        if ray.get(self._outcome):
+            return True
+        self._attempt += 1
+        if self._attempt == _MOST_ATTEMPTS:
+            logger.warning("rank %d: the ranks found no common step to save at", self._meeting.rank)
+            self._end()
+        else:
+            self._propose(step)
+        return False
+
+    def _save(self, wish: Wish) -> None:
+        assert self._report is not None
+        self._report({REASON: wish.reason})
+        self._heard, self._nodes = _process.wish, self._nodes | preempted_nodes()  # this save serves them too
+        self._end()
+        deadline = time.monotonic() + wish.hold_s
+        while time.monotonic() < deadline:  # the worker is stopped here
+            time.sleep(_POLL_S)
+        if wish.hold_s:
+            logger.warning("saved for a %s that did not come within %g s; going on", wish.reason, wish.hold_s)
+
+    def _end(self) -> None:
+        self._wish = None
+        self._saves += 1
+
+
+def preempted_nodes() -> frozenset[str]:
+    """Return the nodes of this run that are about to be taken away, as this worker was told.
+
+    Ray Train's public question is a barrier; what it answers with lies in the worker's context, and
+    where that moves, nothing is known of preemptions here. Outside of a worker of Ray Train there are none.
+    """
+    try:
+        from ray.train.v2._internal.execution.context import get_train_context
+
+        try:
+            context = get_train_context()
+        except RuntimeError:
+            return frozenset()
+        info = context.preemption_context.preemption_info
+        return frozenset(info.preempted_node_to_ranks) if info is not None else frozenset()
+    except (ImportError, AttributeError) as error:
+        degrade(logger, "cannot see which nodes will be taken away, no save before: %s", error, once=True)
+        return frozenset()
