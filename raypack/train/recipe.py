@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class Pace:
     """The planner is told of commits when so many micro-batches were committed since the last time."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class PackedData:
     """How a source is packed, ordered, dealt and streamed.
 
@@ -81,6 +81,7 @@ class PackedData:
 
     source: str | Path | ArrowSource
     maximum_tokens: int
+    _: KW_ONLY
     maximum_examples: int | None = None
     layout: str | TokenBatchLayout = "packed"
     deal: str = "global"

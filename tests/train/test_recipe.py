@@ -100,3 +100,9 @@ def test_a_source_whose_uri_holds_a_key_is_refused_and_the_key_not_shown():
         recipe(source="s3://key:topsecret@bucket/source?region=r")
     assert "AWS_SECRET_ACCESS_KEY" in str(caught.value)
     assert "topsecret" not in str(caught.value)
+
+
+def test_source_and_budget_may_be_positional_and_nothing_else():
+    assert PackedData("/shared/corpus", 64) == PackedData(source="/shared/corpus", maximum_tokens=64)
+    with pytest.raises(TypeError):
+        PackedData("/shared/corpus", 64, 8)
