@@ -28,29 +28,29 @@ def by_definition(ids):
     return out
 
 
-def test_085_the_shape_is_b_1_s_s_in_the_asked_dtype():
+def test_the_shape_is_b_1_s_s_in_the_asked_dtype():
     for dtype in FLOATS:
         mask = build_4d_attention_mask(np.ones((2, 5), dtype=np.int64), dtype)
         assert mask.shape == (2, 1, 5, 5)
         assert mask.dtype == dtype
 
 
-def test_086_one_document_is_zero_exactly_on_and_below_the_diagonal():
+def test_one_document_is_zero_exactly_on_and_below_the_diagonal():
     assert (allowed([[1, 1, 1]])[0] == np.tri(3, dtype=bool)).all()
 
 
-def test_087_ids_must_match_and_the_key_must_not_be_later():
+def test_ids_must_match_and_the_key_must_not_be_later():
     ids = np.array([[1, 1, 2, 2], [1, 2, 2, 3]])
     assert (allowed(ids) == by_definition(ids)).all()
 
 
-def test_088_padding_is_wholly_blocked_its_diagonal_included():
+def test_padding_is_wholly_blocked_its_diagonal_included():
     seen = allowed([[1, 1, 0, 0]])[0]
     assert not seen[2:].any()
     assert not seen[:, 2:].any()
 
 
-def test_089_an_id_that_comes_again_sees_its_earlier_tokens():
+def test_an_id_that_comes_again_sees_its_earlier_tokens():
     assert allowed([[1, 2, 1]])[0].tolist() == [
         [True, False, False],
         [False, True, False],
@@ -58,12 +58,12 @@ def test_089_an_id_that_comes_again_sees_its_earlier_tokens():
     ]
 
 
-def test_090_the_ids_of_three_four_two_token_documents_leave_nineteen_zeros():
+def test_the_ids_of_three_four_two_token_documents_leave_nineteen_zeros():
     assert allowed([tag_sub_sequences([0, 3, 5, 9])]).sum() == 19
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_091_blocked_cells_hold_the_finite_minimum_without_a_warning(dtype):
+def test_blocked_cells_hold_the_finite_minimum_without_a_warning(dtype):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         mask = build_4d_attention_mask(np.array([[1, 2]]), dtype)
@@ -71,31 +71,31 @@ def test_091_blocked_cells_hold_the_finite_minimum_without_a_warning(dtype):
     assert np.isfinite(mask).all()
 
 
-def test_092_dtype_as_class_instance_or_string_gives_equal_results():
+def test_dtype_as_class_instance_or_string_gives_equal_results():
     ids = np.array([[1, 1, 2]])
     masks = [build_4d_attention_mask(ids, d) for d in (np.float16, np.dtype("float16"), "float16")]
     assert all((mask == masks[0]).all() and mask.dtype == np.float16 for mask in masks)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, bool, np.complex64, "int8", "nonsense", object()])
-def test_093_an_integer_bool_or_complex_dtype_is_refused(dtype):
+def test_an_integer_bool_or_complex_dtype_is_refused(dtype):
     with pytest.raises(TypeError, match="numpy float dtype"):
         build_4d_attention_mask(np.array([[1]]), dtype)
 
 
-def test_094_an_empty_batch_or_row_gives_an_empty_mask():
+def test_an_empty_batch_or_row_gives_an_empty_mask():
     assert build_4d_attention_mask(np.empty((0, 4), np.int64), np.float32).shape == (0, 1, 4, 4)
     assert build_4d_attention_mask(np.empty((3, 0), np.int64), np.float32).shape == (3, 1, 0, 0)
 
 
-def test_095_ids_that_are_not_2d_or_negative_are_refused():
+def test_ids_that_are_not_2d_or_negative_are_refused():
     with pytest.raises(ValueError, match=r"2D \(B, S\), got shape \(2,\)"):
         build_4d_attention_mask(np.array([1, 2]), np.float32)
     with pytest.raises(ValueError, match="non-negative"):
         build_4d_attention_mask(np.array([[1, -2]]), np.float32)
 
 
-def test_096_more_cells_than_the_cap_are_refused_with_advice_and_as_many_pass():
+def test_more_cells_than_the_cap_are_refused_with_advice_and_as_many_pass():
     with pytest.raises(ValueError, match=r"2147488281 cells, exceeding cap 2147483648.*varlen"):
         build_4d_attention_mask(np.ones((1, 46341), np.int8), np.float16)
     with pytest.raises(ValueError, match="exceeding cap"):
@@ -106,7 +106,7 @@ def test_096_more_cells_than_the_cap_are_refused_with_advice_and_as_many_pass():
         build_4d_attention_mask(ids, np.float16, maximum_cells=31)
 
 
-def test_097_of_several_faults_the_order_is_2d_negative_cap_dtype():
+def test_of_several_faults_the_order_is_2d_negative_cap_dtype():
     cases = [
         (np.array([-1]), "2D"),
         (np.full((1, 3), -1), "non-negative"),
@@ -119,7 +119,7 @@ def test_097_of_several_faults_the_order_is_2d_negative_cap_dtype():
         build_4d_attention_mask(np.full((1, 2), 1), np.int32, maximum_cells=8)
 
 
-def test_098_the_input_is_unchanged_and_its_memory_not_shared():
+def test_the_input_is_unchanged_and_its_memory_not_shared():
     ids = np.array([[1.0, 2.0]], dtype=np.float32)
     before = ids.copy()
     mask = build_4d_attention_mask(ids, np.float32)

@@ -17,7 +17,7 @@ some_lengths = st.lists(st.integers(1, 9), max_size=12)
 
 
 @pytest.mark.parametrize(("boundaries", "ids"), [([0, 3, 5, 9], [1, 1, 1, 2, 2, 3, 3, 3, 3]), ([0, 1], [1])])
-def test_079_boundaries_number_their_tokens_from_one(boundaries, ids):
+def test_boundaries_number_their_tokens_from_one(boundaries, ids):
     assert tag_sub_sequences(boundaries) == ids
 
 
@@ -25,12 +25,12 @@ def test_079_boundaries_number_their_tokens_from_one(boundaries, ids):
     ("boundaries", "message"),
     [([], "non-empty"), (None, "non-empty"), ([0], "at least 2 entries"), (np.array([0]), "at least 2")],
 )
-def test_080_no_boundary_or_one_is_refused(boundaries, message):
+def test_no_boundary_or_one_is_refused(boundaries, message):
     with pytest.raises(ValueError, match=message):
         tag_sub_sequences(boundaries)
 
 
-def test_081_a_first_boundary_that_is_not_zero_is_named():
+def test_a_first_boundary_that_is_not_zero_is_named():
     with pytest.raises(ValueError, match="start at 0, got 4"):
         tag_sub_sequences([4, 5])
 
@@ -38,12 +38,12 @@ def test_081_a_first_boundary_that_is_not_zero_is_named():
 @pytest.mark.parametrize(
     ("boundaries", "values"), [([0, 5, 5], "5 >= 5 at index 1"), ([0, 5, 3], "5 >= 3 at index 1")]
 )
-def test_082_boundaries_that_do_not_rise_are_named_with_both_values_and_position(boundaries, values):
+def test_boundaries_that_do_not_rise_are_named_with_both_values_and_position(boundaries, values):
     with pytest.raises(ValueError, match=f"strictly increasing, got {values}"):
         tag_sub_sequences(boundaries)
 
 
-def test_083_more_segments_than_the_cap_are_refused_before_the_start_is_looked_at():
+def test_more_segments_than_the_cap_are_refused_before_the_start_is_looked_at():
     with pytest.raises(ValueError, match=r"too many segments \(3\); cap is 2"):
         tag_sub_sequences([1, 2, 3, 4], maximum_segments=2)
     assert tag_sub_sequences([0, 1, 2], maximum_segments=2) == [1, 2]
@@ -54,7 +54,7 @@ def test_083_more_segments_than_the_cap_are_refused_before_the_start_is_looked_a
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, lambda v: np.array(v, dtype=np.uint8)])
-def test_084_list_tuple_and_array_give_the_same_plain_list(kind):
+def test_list_tuple_and_array_give_the_same_plain_list(kind):
     ids = tag_sub_sequences(kind([0, 2, 3]))
     assert ids == [1, 1, 2]
     assert type(ids) is list

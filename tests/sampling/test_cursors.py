@@ -13,7 +13,7 @@ def shard(**options):
     return StatefulShardSampler("source", 10, rank=0, world_size=4, **options)
 
 
-def test_012_next_indices_gives_what_is_left_and_then_none():
+def test_next_indices_gives_what_is_left_and_then_none():
     sampler = shard()
     assert sampler.next_indices(2).tolist() == [0, 4]
     assert sampler.next_indices(2).tolist() == [8]
@@ -21,7 +21,7 @@ def test_012_next_indices_gives_what_is_left_and_then_none():
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_013_asking_for_nothing_is_refused(count):
+def test_asking_for_nothing_is_refused(count):
     sampler = shard()
     before = picture(sampler)
     with pytest.raises(SamplerError, match="count"):
@@ -30,16 +30,16 @@ def test_013_asking_for_nothing_is_refused(count):
 
 
 @pytest.mark.parametrize("count", [1.0, True, None, "1"])
-def test_013_asking_in_another_type_is_a_type_error(count):
+def test_asking_in_another_type_is_a_type_error(count):
     with pytest.raises(TypeError, match="count"):
         shard().next_indices(count)
 
 
-def test_014_a_request_above_what_is_left_gets_what_is_left():
+def test_a_request_above_what_is_left_gets_what_is_left():
     assert shard().next_indices(2**70).tolist() == [0, 4, 8]
 
 
-def test_015_issuing_leaves_committed_and_shrinks_the_unissued():
+def test_issuing_leaves_committed_and_shrinks_the_unissued():
     sampler = shard()
     sampler.next_indices(2)
     assert sampler.committed == 0
@@ -48,14 +48,14 @@ def test_015_issuing_leaves_committed_and_shrinks_the_unissued():
     assert sampler.unissued_indices(5).tolist() == [8]
 
 
-def test_016_a_commit_moves_committed_only():
+def test_a_commit_moves_committed_only():
     sampler = shard()
     sampler.next_indices(2)
     sampler.commit(1)
     assert (sampler.committed, sampler.issued, sampler.remaining) == (1, 2, 2)
 
 
-def test_017_a_commit_above_what_is_issued_is_refused():
+def test_a_commit_above_what_is_issued_is_refused():
     sampler = shard()
     sampler.next_indices(2)
     before = picture(sampler)
@@ -65,7 +65,7 @@ def test_017_a_commit_above_what_is_issued_is_refused():
     assert picture(sampler) == before
 
 
-def test_018_a_commit_of_nothing_changes_nothing_and_commits_add_up():
+def test_a_commit_of_nothing_changes_nothing_and_commits_add_up():
     one, two = shard(), shard()
     for sampler in (one, two):
         sampler.next_indices(3)
@@ -77,7 +77,7 @@ def test_018_a_commit_of_nothing_changes_nothing_and_commits_add_up():
     assert picture(one) == picture(two)
 
 
-def test_019_a_rewind_brings_the_same_indices_again():
+def test_a_rewind_brings_the_same_indices_again():
     sampler = shard()
     sampler.next_indices(3)
     sampler.commit(1)
@@ -86,7 +86,7 @@ def test_019_a_rewind_brings_the_same_indices_again():
     assert sampler.next_indices(2).tolist() == [4, 8]
 
 
-def test_020_a_rewind_of_nothing_changes_nothing():
+def test_a_rewind_of_nothing_changes_nothing():
     sampler = shard()
     sampler.next_indices(1)
     sampler.commit(1)
@@ -95,7 +95,7 @@ def test_020_a_rewind_of_nothing_changes_nothing():
     assert picture(sampler) == before
 
 
-def test_021_iteration_gives_one_index_at_a_time_and_issues_only():
+def test_iteration_gives_one_index_at_a_time_and_issues_only():
     sampler = shard()
     found = []
     for index in sampler:
@@ -105,7 +105,7 @@ def test_021_iteration_gives_one_index_at_a_time_and_issues_only():
     assert sampler.committed == 0
 
 
-def test_022_what_is_returned_is_the_callers_own():
+def test_what_is_returned_is_the_callers_own():
     sampler = shard(seed=1)
     before = picture(sampler)
     sampler.unissued_indices()[:] = 99
@@ -123,13 +123,13 @@ def test_022_what_is_returned_is_the_callers_own():
     assert sampler.next_indices(1)[0] != 99
 
 
-def test_023_loading_follows_the_indices_and_issues_them():
+def test_loading_follows_the_indices_and_issues_them():
     sampler = shard()
     assert sampler.load_next(Rows(10), 2) == ["row 0", "row 4"]
     assert sampler.issued == 2
 
 
-def test_024_a_dataset_of_another_length_is_refused():
+def test_a_dataset_of_another_length_is_refused():
     sampler = shard()
     for length in (9, 11):
         with pytest.raises(SamplerError, match="dataset"):
@@ -138,7 +138,7 @@ def test_024_a_dataset_of_another_length_is_refused():
 
 
 @pytest.mark.parametrize("dataset", [Rows(10, missing={4}), [*range(1, 5), None, *range(5)]])
-def test_025_a_missing_row_issues_nothing_and_a_retry_gives_the_same(dataset):
+def test_a_missing_row_issues_nothing_and_a_retry_gives_the_same(dataset):
     sampler = shard()
     with pytest.raises(SamplerError, match="row 4"):
         sampler.load_next(dataset, 2)
@@ -146,7 +146,7 @@ def test_025_a_missing_row_issues_nothing_and_a_retry_gives_the_same(dataset):
     assert sampler.load_next(Rows(10), 2) == ["row 0", "row 4"]
 
 
-def test_026_loading_nothing_is_refused_and_the_end_is_none():
+def test_loading_nothing_is_refused_and_the_end_is_none():
     sampler = shard()
     with pytest.raises(SamplerError, match="count"):
         sampler.load_next(Rows(10), 0)

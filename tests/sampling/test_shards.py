@@ -13,34 +13,34 @@ sizes = st.integers(0, 60)
 worlds = st.integers(1, 12)
 
 
-def test_001_ten_examples_are_dealt_like_cards_over_four_ranks():
+def test_ten_examples_are_dealt_like_cards_over_four_ranks():
     assert shards(world(10, 4)) == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
 
 
-def test_002_drop_leaves_out_the_few_that_do_not_go_round():
+def test_drop_leaves_out_the_few_that_do_not_go_round():
     samplers = world(10, 4, tail="drop")
     assert shards(samplers) == [[0, 4], [1, 5], [2, 6], [3, 7]]
     assert samplers[0].epoch_size == 8
 
 
-def test_003_fewer_examples_than_ranks_leave_ranks_empty():
+def test_fewer_examples_than_ranks_leave_ranks_empty():
     assert shards(world(3, 4)) == [[0], [1], [2], []]
     assert shards(world(3, 4, tail="drop")) == [[], [], [], []]
 
 
-def test_004_an_empty_source_is_legal_and_gives_none():
+def test_an_empty_source_is_legal_and_gives_none():
     assert StatefulShardSampler("source", 0).next_indices(1) is None
 
 
 @given(length=sizes, world_size=worlds)
-def test_005_shard_sizes_differ_by_one_at_the_most_larger_first(length, world_size):
+def test_shard_sizes_differ_by_one_at_the_most_larger_first(length, world_size):
     found = [len(shard) for shard in shards(world(length, world_size))]
     assert max(found) - min(found) <= 1
     assert found == sorted(found, reverse=True)
 
 
 @given(length=sizes, world_size=worlds, seed=st.none() | st.integers(0, 2**64 - 1))
-def test_006_shards_are_disjoint_and_cover_the_epoch(length, world_size, seed):
+def test_shards_are_disjoint_and_cover_the_epoch(length, world_size, seed):
     for tail, size in (("uneven", length), ("drop", length // world_size * world_size)):
         found = [
             index for shard in shards(world(length, world_size, tail=tail, seed=seed)) for index in shard
@@ -50,7 +50,7 @@ def test_006_shards_are_disjoint_and_cover_the_epoch(length, world_size, seed):
             assert set(found) == set(range(length))
 
 
-def test_007_seed_and_epoch_give_one_order_on_all_ranks_and_other_epochs_another():
+def test_seed_and_epoch_give_one_order_on_all_ranks_and_other_epochs_another():
     def whole(epoch):
         dealt = shards(world(20, 3, seed=5, epoch=epoch))
         return [dealt[slot % 3][slot // 3] for slot in range(20)]
@@ -60,7 +60,7 @@ def test_007_seed_and_epoch_give_one_order_on_all_ranks_and_other_epochs_another
     assert whole(2) != whole(1)
 
 
-def test_008_what_drop_leaves_out_varies_by_epoch():
+def test_what_drop_leaves_out_varies_by_epoch():
     left_out = set()
     for epoch in range(8):
         dealt = shards(world(10, 4, seed=1, tail="drop", epoch=epoch))
@@ -69,7 +69,7 @@ def test_008_what_drop_leaves_out_varies_by_epoch():
     assert all(len(examples) == 2 for examples in left_out)
 
 
-def test_009_without_a_seed_every_epoch_follows_the_source():
+def test_without_a_seed_every_epoch_follows_the_source():
     for epoch in (0, 1, 7):
         assert StatefulShardSampler("source", 6, epoch=epoch).indices.tolist() == [0, 1, 2, 3, 4, 5]
 
@@ -89,7 +89,7 @@ def test_009_without_a_seed_every_epoch_follows_the_source():
         {"shuffle": "some"},
     ],
 )
-def test_010_an_empty_name_no_world_or_a_rank_outside_it_is_refused(fields):
+def test_an_empty_name_no_world_or_a_rank_outside_it_is_refused(fields):
     with pytest.raises(SamplerError, match=next(iter(fields))):
         StatefulShardSampler(
             **{"source_id": "source", "source_length": 9, "rank": 1, "world_size": 4, **fields}
@@ -109,12 +109,12 @@ def test_010_an_empty_name_no_world_or_a_rank_outside_it_is_refused(fields):
         {"order": [0.0, 1.0]},
     ],
 )
-def test_010_wrong_types_are_type_errors(fields):
+def test_wrong_types_are_type_errors(fields):
     with pytest.raises(TypeError):
         StatefulShardSampler(**{"source_id": "source", "source_length": 2, **fields})
 
 
-def test_011_a_new_sampler_has_done_nothing():
+def test_a_new_sampler_has_done_nothing():
     sampler = StatefulShardSampler("source", 10, rank=1, world_size=4, tail="drop")
     state = sampler.state()
     assert (sampler.issued, sampler.committed) == (0, 0)

@@ -65,11 +65,11 @@ def longest_prefix(lengths, budget, maximum_examples, layout):
     return best
 
 
-def test_056_packed_batches_cost_the_sum_of_their_lengths():
+def test_packed_batches_cost_the_sum_of_their_lengths():
     assert figures(batches()) == [([0, 1, 2], 10, 5, 10), ([3, 4], 5, 4, 5), ([5], 6, 6, 6)]
 
 
-def test_057_padded_batches_cost_rows_times_the_longest():
+def test_padded_batches_cost_rows_times_the_longest():
     assert figures(batches(layout="padded")) == [
         ([0, 1], 8, 5, 10),
         ([2, 3], 6, 4, 8),
@@ -78,20 +78,20 @@ def test_057_padded_batches_cost_rows_times_the_longest():
     ]
 
 
-def test_058_the_number_of_examples_is_a_limit_of_its_own():
+def test_the_number_of_examples_is_a_limit_of_its_own():
     assert indices(batches(maximum_examples=2)) == [[0, 1], [2, 3], [4, 5]]
 
 
 @pytest.mark.parametrize("layout", ["packed", "padded"])
-def test_059_a_cost_equal_to_the_budget_fits(layout):
+def test_a_cost_equal_to_the_budget_fits(layout):
     assert indices(batches([5, 5, 10, 1], 10, layout=layout)) == [[0, 1], [2], [3]]
 
 
-def test_060_a_longer_row_can_make_padding_too_dear():
+def test_a_longer_row_can_make_padding_too_dear():
     assert indices(batches([1, 5], 9, layout="padded")) == [[0], [1]]
 
 
-def test_061_nothing_is_pulled_forward():
+def test_nothing_is_pulled_forward():
     assert indices(batches([6, 9, 1], 10)) == [[0], [1, 2]]
 
 
@@ -102,7 +102,7 @@ def test_061_nothing_is_pulled_forward():
     layout=st.sampled_from(["packed", "padded"]),
     seed=st.none() | st.integers(0, 3),
 )
-def test_062_a_plan_is_the_longest_prefix_that_fits(lengths, budget, maximum_examples, layout, seed):
+def test_a_plan_is_the_longest_prefix_that_fits(lengths, budget, maximum_examples, layout, seed):
     sampler = batches(lengths, budget, maximum_examples=maximum_examples, layout=layout, seed=seed)
     left = sampler.sampler.unissued_indices().tolist()
     planned = all_plans(sampler)
@@ -122,14 +122,14 @@ def test_062_a_plan_is_the_longest_prefix_that_fits(lengths, budget, maximum_exa
     assert sampler.next_plan() is None
 
 
-def test_063_limits_are_positive_or_none():
+def test_limits_are_positive_or_none():
     for fields in ({"maximum_tokens": 0}, {"maximum_tokens": 5, "maximum_examples": 0}):
         with pytest.raises(SamplerError, match="at least 1"):
             TokenBatchOptions(**fields)
     assert TokenBatchOptions(5).maximum_examples is None
 
 
-def test_064_an_empty_or_oversize_example_is_named():
+def test_an_empty_or_oversize_example_is_named():
     with pytest.raises(SamplerError, match="index 1;"):
         batches([3, 0, 11, 0], 10)
     with pytest.raises(SamplerError, match="index 2;"):
@@ -138,25 +138,25 @@ def test_064_an_empty_or_oversize_example_is_named():
         batches([11, 0], 10)
 
 
-def test_065_a_table_of_another_size_is_refused():
+def test_a_table_of_another_size_is_refused():
     sampler = StatefulShardSampler("source", 5)
     with pytest.raises(SamplerError, match="one entry per example"):
         StatefulTokenBatchSampler(sampler, LENGTHS, TokenBatchOptions(10))
 
 
-def test_066_a_peek_moves_nothing():
+def test_a_peek_moves_nothing():
     sampler = batches()
     assert sampler.peek() == sampler.peek()
     assert (sampler.sampler.issued, sampler.sampler.committed) == (0, 0)
 
 
-def test_067_a_plan_issues_its_examples_only():
+def test_a_plan_issues_its_examples_only():
     sampler = batches()
     assert len(sampler.next_plan()) == 3
     assert (sampler.sampler.issued, sampler.sampler.committed) == (3, 0)
 
 
-def test_068_an_exhausted_or_empty_shard_has_no_plan():
+def test_an_exhausted_or_empty_shard_has_no_plan():
     sampler = batches()
     while sampler.next_plan() is not None:
         pass
@@ -168,7 +168,7 @@ def test_068_an_exhausted_or_empty_shard_has_no_plan():
     assert batches([]).remaining_batches() == 0
 
 
-def test_069_plans_follow_the_shuffled_order_and_lengths_the_source():
+def test_plans_follow_the_shuffled_order_and_lengths_the_source():
     sampler = batches(seed=1)
     order = sampler.sampler.indices.tolist()
     assert order != sorted(order)
@@ -178,7 +178,7 @@ def test_069_plans_follow_the_shuffled_order_and_lengths_the_source():
         assert plan.real_tokens == sum(LENGTHS[index] for index in plan.indices)
 
 
-def test_070_loading_gives_the_plans_items_and_a_failure_changes_nothing():
+def test_loading_gives_the_plans_items_and_a_failure_changes_nothing():
     sampler = batches()
     before = picture(sampler)
     with pytest.raises(SamplerError, match="row 1"):
@@ -198,7 +198,7 @@ def test_070_loading_gives_the_plans_items_and_a_failure_changes_nothing():
     assert sampler.sampler.issued == 5
 
 
-def test_071_batches_that_were_issued_only_come_again():
+def test_batches_that_were_issued_only_come_again():
     sampler = batches()
     first = sampler.next_plan()
     sampler.next_plan()
@@ -207,7 +207,7 @@ def test_071_batches_that_were_issued_only_come_again():
 
 
 @given(stop=st.integers(0, 6), seed=st.integers(0, 5))
-def test_072_restored_plans_equal_the_uninterrupted_ones(stop, seed):
+def test_restored_plans_equal_the_uninterrupted_ones(stop, seed):
     whole = all_plans(batches(seed=seed))
     sampler = batches(seed=seed)
     for _ in range(min(stop, len(whole))):
@@ -217,7 +217,7 @@ def test_072_restored_plans_equal_the_uninterrupted_ones(stop, seed):
     assert again.remaining_batches() == len(whole[stop:])
 
 
-def test_073_a_commit_inside_a_batch_moves_the_batches():
+def test_a_commit_inside_a_batch_moves_the_batches():
     sampler = batches([2, 2, 2, 2], 4)
     sampler.next_plan()
     sampler.commit(1)
@@ -230,7 +230,7 @@ def test_073_a_commit_inside_a_batch_moves_the_batches():
     "other",
     [batches([3, 5, 2, 4, 6, 1]), batches(budget=11), batches(maximum_examples=4), batches(layout="padded")],
 )
-def test_074_a_state_of_other_lengths_or_options_is_refused(other):
+def test_a_state_of_other_lengths_or_options_is_refused(other):
     sampler = batches()
     sampler.next_plan()
     before = picture(sampler)
@@ -239,7 +239,7 @@ def test_074_a_state_of_other_lengths_or_options_is_refused(other):
     assert picture(sampler) == before
 
 
-def test_074_a_state_of_another_rank_is_refused_and_one_of_this_rank_taken():
+def test_a_state_of_another_rank_is_refused_and_one_of_this_rank_taken():
     one, two = world(LENGTHS, 10, 2)
     one.next_plan()
     before = picture(one)
@@ -253,7 +253,7 @@ def test_074_a_state_of_another_rank_is_refused_and_one_of_this_rank_taken():
     assert fresh.sampler.issued == 1
 
 
-def test_075_a_record_of_another_version_or_a_table_of_another_size_is_refused():
+def test_a_record_of_another_version_or_a_table_of_another_size_is_refused():
     state = batches().state()
     with pytest.raises(SamplerError, match="version"):
         changed(state, version=2)
@@ -264,7 +264,7 @@ def test_075_a_record_of_another_version_or_a_table_of_another_size_is_refused()
         StatefulTokenBatchSampler.from_state(state, LENGTHS[::-1])
 
 
-def test_075_a_fault_of_the_sampler_is_reported_first():
+def test_a_fault_of_the_sampler_is_reported_first():
     record = batches().state().to_dict()
     record["version"] = 2
     record["sampler"]["committed"] = 7
@@ -272,7 +272,7 @@ def test_075_a_fault_of_the_sampler_is_reported_first():
         TokenBatchState.from_dict(record)
 
 
-def test_076_ranks_with_other_lengths_or_options_are_no_one_world():
+def test_ranks_with_other_lengths_or_options_are_no_one_world():
     one, two = world(LENGTHS, 10, 2)
     for strange in (
         batches([*LENGTHS[:5], 5], rank=1, world_size=3),
@@ -288,7 +288,7 @@ def test_076_ranks_with_other_lengths_or_options_are_no_one_world():
         ConsolidatedTokenBatchState.consolidate([one.sampler.state()])
 
 
-def test_077_what_remains_is_batched_anew_over_the_new_world():
+def test_what_remains_is_batched_anew_over_the_new_world():
     lengths = [4, 4, 2, 2, 6, 2, 3, 1]
     samplers = world(lengths, 6, 2)
     for sampler, examples in zip(samplers, (2, 1), strict=True):
@@ -302,7 +302,7 @@ def test_077_what_remains_is_batched_anew_over_the_new_world():
         StatefulTokenBatchSampler.reshard(consolidated, 0, 3, lengths[::-1])
 
 
-def test_078_ranks_with_fewer_batches_get_no_filler():
+def test_ranks_with_fewer_batches_get_no_filler():
     one, two = world([5, 1, 5, 1, 5, 1], 6, 2)
     assert (one.remaining_batches(), two.remaining_batches()) == (3, 1)
     assert all(len(plan) for plan in all_plans(two))

@@ -22,13 +22,13 @@ def states(samplers):
     return [sampler.state() for sampler in samplers]
 
 
-def test_040_what_no_rank_committed_remains_in_order():
+def test_what_no_rank_committed_remains_in_order():
     consolidated = consolidate(four())
     assert consolidated.consumed == 4
     assert consolidated.remaining_indices.tolist() == [2, 5, 6, 7, 8, 9]
 
 
-def test_041_records_may_come_in_any_order():
+def test_records_may_come_in_any_order():
     records = states(four())
     expected = ConsolidatedSamplerState.consolidate(records)
     for seed in range(5):
@@ -36,19 +36,19 @@ def test_041_records_may_come_in_any_order():
         assert ConsolidatedSamplerState.consolidate(iter(records)) == expected
 
 
-def test_042_equal_copies_of_a_rank_count_once():
+def test_equal_copies_of_a_rank_count_once():
     records = states(four())
     copies = [*records, SamplerState.from_dict(records[1].to_dict()), records[1]]
     assert ConsolidatedSamplerState.consolidate(copies) == ConsolidatedSamplerState.consolidate(records)
 
 
-def test_043_copies_that_differ_are_an_error_naming_the_rank():
+def test_copies_that_differ_are_an_error_naming_the_rank():
     records = states(four())
     with pytest.raises(SamplerError, match="rank 1"):
         ConsolidatedSamplerState.consolidate([*records, changed(records[1], committed=2)])
 
 
-def test_044_a_missing_rank_or_no_record_is_an_error():
+def test_a_missing_rank_or_no_record_is_an_error():
     records = states(four())
     with pytest.raises(SamplerError, match="missing are 2"):
         ConsolidatedSamplerState.consolidate([records[0], records[1], records[3]])
@@ -56,7 +56,7 @@ def test_044_a_missing_rank_or_no_record_is_an_error():
         ConsolidatedSamplerState.consolidate([])
 
 
-def test_044_a_world_too_large_to_count_is_an_error_at_once():
+def test_a_world_too_large_to_count_is_an_error_at_once():
     record = changed(world(10, 1)[0].state(), world_size=2**60)
     with pytest.raises(SamplerError, match="missing are 1, 2, 3, 4, 5"):
         ConsolidatedSamplerState.consolidate([record])
@@ -75,7 +75,7 @@ def test_044_a_world_too_large_to_count_is_an_error_at_once():
         {"order": range(10)},
     ],
 )
-def test_045_a_record_of_another_run_is_an_error(other):
+def test_a_record_of_another_run_is_an_error(other):
     strange = StatefulShardSampler(
         **{"source_id": "source", "source_length": 10, "rank": 2, "world_size": 4, **other}
     ).state()
@@ -85,14 +85,14 @@ def test_045_a_record_of_another_run_is_an_error(other):
         ConsolidatedSamplerState.consolidate(records)
 
 
-def test_045_a_record_of_another_scope_is_an_error():
+def test_a_record_of_another_scope_is_an_error():
     records = states(reshard(consolidate(four()), 4))
     records[2] = four()[2].state()
     with pytest.raises(SamplerError, match="agree in"):
         ConsolidatedSamplerState.consolidate(records)
 
 
-def test_046_two_ranks_that_claim_one_position_are_an_error():
+def test_two_ranks_that_claim_one_position_are_an_error():
     samplers = reshard(consolidate(train(world(40, 4), [10, 0, 0, 10])), 3)
     records = states(samplers)
     records[1] = changed(records[1], head=records[0].head[: len(records[1].head)])
@@ -100,7 +100,7 @@ def test_046_two_ranks_that_claim_one_position_are_an_error():
         ConsolidatedSamplerState.consolidate(records)
 
 
-def test_046_two_ranks_of_other_explicit_orders_are_an_error():
+def test_two_ranks_of_other_explicit_orders_are_an_error():
     records = [
         StatefulShardSampler("source", 4, rank=0, world_size=2, order=[0, 1, 2, 3]).state(),
         StatefulShardSampler("source", 4, rank=1, world_size=2, order=[1, 0, 3, 2]).state(),
@@ -109,7 +109,7 @@ def test_046_two_ranks_of_other_explicit_orders_are_an_error():
         ConsolidatedSamplerState.consolidate(records)
 
 
-def test_047_an_invalid_record_is_its_own_error():
+def test_an_invalid_record_is_its_own_error():
     records = states(four())
     object.__setattr__(records[2], "committed", 9)
     with pytest.raises(SamplerError, match="committed must be at most 2"):
@@ -118,7 +118,7 @@ def test_047_an_invalid_record_is_its_own_error():
         ConsolidatedSamplerState.consolidate([records[0].to_dict()])
 
 
-def test_048_a_finished_epoch_leaves_empty_shards():
+def test_a_finished_epoch_leaves_empty_shards():
     consolidated = consolidate(train(world(10, 4), [3, 3, 2, 2]))
     assert (consolidated.consumed, consolidated.remaining) == (10, 0)
     assert consolidated.remaining_indices.tolist() == []
@@ -140,12 +140,12 @@ def test_048_a_finished_epoch_leaves_empty_shards():
         {"order_digest": "none"},
     ],
 )
-def test_049_a_consolidated_record_checks_itself(fields):
+def test_a_consolidated_record_checks_itself(fields):
     with pytest.raises(SamplerError):
         changed(consolidate(four()), **fields)
 
 
-def test_050_what_is_issued_only_remains():
+def test_what_is_issued_only_remains():
     samplers = four()
     expected = consolidate(samplers)
     for sampler in samplers:
@@ -153,27 +153,27 @@ def test_050_what_is_issued_only_remains():
     assert consolidate(samplers) == expected
 
 
-def test_051_what_remains_is_dealt_over_two_three_and_eight():
+def test_what_remains_is_dealt_over_two_three_and_eight():
     consolidated = consolidate(four())
     assert shards(reshard(consolidated, 2)) == [[2, 6, 8], [5, 7, 9]]
     assert shards(reshard(consolidated, 3)) == [[2, 7], [5, 8], [6, 9]]
     assert shards(reshard(consolidated, 8)) == [[2], [5], [6], [7], [8], [9], [], []]
 
 
-def test_052_a_resharded_world_is_resharded_again():
+def test_a_resharded_world_is_resharded_again():
     consolidated = consolidate(train(reshard(consolidate(four()), 2), [1, 2]))
     assert consolidated.consumed == 7
     assert consolidated.remaining_indices.tolist() == [6, 8, 9]
     assert shards(reshard(consolidated, 3)) == [[6], [8], [9]]
 
 
-def test_053_the_tail_rule_is_not_applied_again():
+def test_the_tail_rule_is_not_applied_again():
     consolidated = consolidate(train(world(11, 4, tail="drop"), [1, 1, 1, 0]))
     assert consolidated.remaining_indices.tolist() == [3, 4, 5, 6, 7]
     assert shards(reshard(consolidated, 2)) == [[3, 5, 7], [4, 6]]
 
 
-def test_054_a_rank_outside_its_world_is_refused():
+def test_a_rank_outside_its_world_is_refused():
     consolidated = consolidate(four())
     for rank, world_size in ((0, 0), (2, 2), (-1, 2)):
         with pytest.raises(SamplerError, match=r"rank|world_size"):
@@ -191,7 +191,7 @@ def test_054_a_rank_outside_its_world_is_refused():
     order=st.sampled_from([{}, {"seed": 3}, {"seed": 9, "shuffle": "block"}, {"order": None}]),
     data=st.data(),
 )
-def test_055_any_chain_of_commits_and_reshards_trains_each_example_once(length, worlds, tail, order, data):
+def test_any_chain_of_commits_and_reshards_trains_each_example_once(length, worlds, tail, order, data):
     if "order" in order:
         order = {"order": np.random.default_rng(0).permutation(length)}
     whole = StatefulShardSampler("source", length, **order).indices.tolist()

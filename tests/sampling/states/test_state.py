@@ -17,7 +17,7 @@ def resharded():
     return reshard(consolidate(train(world(10, 4, seed=3), [2, 0, 0, 1])), 2)[0]
 
 
-def test_027_a_state_holds_what_is_committed_not_what_is_issued():
+def test_a_state_holds_what_is_committed_not_what_is_issued():
     sampler = StatefulShardSampler("source", 10)
     sampler.next_indices(3)
     sampler.commit(1)
@@ -26,7 +26,7 @@ def test_027_a_state_holds_what_is_committed_not_what_is_issued():
 
 
 @pytest.mark.parametrize("sampler", [resharded(), *world(10, 3, order=[*range(9, -1, -1)]), *world(0, 2)])
-def test_028_a_restored_sampler_has_the_state_it_was_restored_from(sampler):
+def test_a_restored_sampler_has_the_state_it_was_restored_from(sampler):
     state = sampler.state()
     again = StatefulShardSampler.from_state(state)
     assert again.state() == state
@@ -35,7 +35,7 @@ def test_028_a_restored_sampler_has_the_state_it_was_restored_from(sampler):
     assert SamplerState.from_dict(json.loads(json.dumps(state.to_dict()))) == state
 
 
-def test_029_the_order_is_rebuilt_from_its_key_and_checked_by_its_digest():
+def test_the_order_is_rebuilt_from_its_key_and_checked_by_its_digest():
     state = StatefulShardSampler("source", 10**12, rank=1, world_size=3, seed=4).state()
     assert len(json.dumps(state.to_dict())) < 1000
     with pytest.raises(SamplerError, match="order_digest"):
@@ -44,7 +44,7 @@ def test_029_the_order_is_rebuilt_from_its_key_and_checked_by_its_digest():
         changed(state, seed=5)
 
 
-def test_029_an_explicit_order_is_in_the_state():
+def test_an_explicit_order_is_in_the_state():
     order = [2, 0, 1]
     state = StatefulShardSampler("source", 3, order=order).state()
     assert state.order.indices.tolist() == order
@@ -56,7 +56,7 @@ def test_029_an_explicit_order_is_in_the_state():
     "fields",
     [{"version": 2}, {"source_id": ""}, {"world_size": 0}, {"rank": 4}, {"rank": 2**70}, {"epoch": -1}],
 )
-def test_030_a_record_of_no_identity_is_refused(fields):
+def test_a_record_of_no_identity_is_refused(fields):
     with pytest.raises(SamplerError, match=next(iter(fields))):
         changed(StatefulShardSampler("source", 10, world_size=4).state(), **fields)
 
@@ -76,12 +76,12 @@ def test_030_a_record_of_no_identity_is_refused(fields):
         ({"order": ExplicitOrder(range(9))}, "order"),
     ],
 )
-def test_031_counts_that_do_not_add_up_are_refused(fields, named):
+def test_counts_that_do_not_add_up_are_refused(fields, named):
     with pytest.raises(SamplerError, match=named):
         changed(StatefulShardSampler("source", 10, world_size=4).state(), **fields)
 
 
-def test_032_a_repeated_or_outlying_index_is_refused():
+def test_a_repeated_or_outlying_index_is_refused():
     state = consolidated_with_head().state()
     assert len(state.head) == 2
     low, high = state.head.tolist()
@@ -117,7 +117,7 @@ def consolidated_with_head():
         {"seed": None, "order": range(10)},
     ],
 )
-def test_033_a_state_of_another_place_is_refused_and_says_what_to_use(fields):
+def test_a_state_of_another_place_is_refused_and_says_what_to_use(fields):
     own = {"source_id": "source", "source_length": 10, "rank": 0, "world_size": 2, "seed": 1}
     sampler = StatefulShardSampler(**own)
     sampler.next_indices(2)
@@ -128,7 +128,7 @@ def test_033_a_state_of_another_place_is_refused_and_says_what_to_use(fields):
     assert picture(sampler) == before
 
 
-def test_034_a_state_of_another_epoch_or_scope_is_taken():
+def test_a_state_of_another_epoch_or_scope_is_taken():
     sampler = StatefulShardSampler("source", 10, world_size=2, seed=3)
     sampler.next_indices(5)
     other = train([StatefulShardSampler("source", 10, world_size=2, seed=3, epoch=4)], [3])[0]
@@ -140,7 +140,7 @@ def test_034_a_state_of_another_epoch_or_scope_is_taken():
     assert picture(sampler) == picture(scoped)
 
 
-def test_035_an_invalid_record_is_refused():
+def test_an_invalid_record_is_refused():
     sampler = StatefulShardSampler("source", 10)
     before = picture(sampler)
     broken = sampler.state()
@@ -155,14 +155,14 @@ def test_035_an_invalid_record_is_refused():
     assert picture(sampler) == before
 
 
-def test_036_a_new_epoch_is_a_full_fresh_shard():
+def test_a_new_epoch_is_a_full_fresh_shard():
     sampler = train(world(10, 4, seed=2), [3, 3, 2, 2])[0]
     sampler.start_epoch(1)
     assert (sampler.issued, sampler.committed, sampler.remaining) == (0, 0, 3)
     assert sampler.indices.tolist() == world(10, 4, seed=2, epoch=1)[0].indices.tolist()
 
 
-def test_037_a_new_epoch_gives_up_outstanding_work():
+def test_a_new_epoch_gives_up_outstanding_work():
     sampler = StatefulShardSampler("source", 10, seed=2)
     sampler.next_indices(7)
     sampler.commit(3)
@@ -171,7 +171,7 @@ def test_037_a_new_epoch_gives_up_outstanding_work():
 
 
 @pytest.mark.parametrize("tail", ["uneven", "drop"])
-def test_038_after_a_reshard_a_new_epoch_deals_all_over_the_new_world(tail):
+def test_after_a_reshard_a_new_epoch_deals_all_over_the_new_world(tail):
     samplers = reshard(consolidate(train(world(11, 4, tail=tail, seed=1), [1, 1, 0, 2])), 3)
     for sampler in samplers:
         sampler.start_epoch(1)
@@ -179,7 +179,7 @@ def test_038_after_a_reshard_a_new_epoch_deals_all_over_the_new_world(tail):
     assert samplers[0].state().carried_consumed == 0
 
 
-def test_039_the_same_epoch_number_has_the_same_order():
+def test_the_same_epoch_number_has_the_same_order():
     sampler = StatefulShardSampler("source", 50, seed=6, epoch=2)
     first = sampler.indices.tolist()
     sampler.start_epoch(3)
