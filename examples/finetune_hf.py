@@ -141,7 +141,7 @@ def train(config: dict) -> None:
     model = ray.train.torch.prepare_model(bare)
 
     def save(directory: str) -> None:  # called on every rank; their files join one checkpoint
-        if loader.place.rank == 0:
+        if loader.worker.rank == 0:
             bare.save_pretrained(directory)
             transformers.AutoTokenizer.from_pretrained(config["model"]).save_pretrained(directory)
             torch.save(optimizer.state_dict(), f"{directory}/optimizer.pt")
@@ -161,7 +161,7 @@ def train(config: dict) -> None:
             optimizer.zero_grad()
             step.commit()
             metrics |= {"steps": loader.steps_done, "loss": mean_loss(losses)}
-            if step.index == config["kill_after"] and loader.place.rank == loader.place.world_size - 1:
+            if step.index == config["kill_after"] and loader.worker.rank == loader.worker.world_size - 1:
                 kill_once(config["killed"])
             if loader.steps_done >= config["stop_after"]:
                 break

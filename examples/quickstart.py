@@ -123,7 +123,7 @@ def train(config: dict) -> None:
             torch.save(state, Path(directory) / "model.pt")
 
     with raypack.train.get_loader(config["recipe"]) as loader:
-        rank = loader.place.rank
+        rank = loader.worker.rank
         began, tokens = time.perf_counter(), 0
         for step in loader:
             loss = torch.zeros(())

@@ -131,7 +131,7 @@ def train(config: dict) -> None:
     restore(bare, optimizer)
 
     def save(directory: str) -> None:  # called on every rank; their files join one checkpoint
-        if loader.place.rank == 0:
+        if loader.worker.rank == 0:
             state = {"model": bare.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save(state, Path(directory) / "model.pt")
 

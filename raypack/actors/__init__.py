@@ -1,1 +1,1 @@
-"""Ray actors: node planners with the credit that paces the stream, and the meeting of ranks."""
+"""Ray actors: node planners with the credit that paces the stream, and the rendezvous of ranks."""

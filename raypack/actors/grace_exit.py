@@ -1,4 +1,4 @@
-"""How an actor of raypack ends itself once nobody needs it."""
+"""How an actor of raypack exits once nobody needs it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 
 import ray
 
-ENDS_AFTER_S = 3.0
+GRACE_S = 3.0
 """Long enough for readers to ask once more and be told that the run has ended."""
 
 
-async def end_soon() -> None:
+async def exit_after_grace() -> None:
     """End the calling actor for good, after the call in which it was decided has been answered."""
-    await asyncio.sleep(ENDS_AFTER_S)
+    await asyncio.sleep(GRACE_S)
     ray.kill(ray.get_runtime_context().current_actor, no_restart=True)

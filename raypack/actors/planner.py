@@ -15,11 +15,11 @@ from typing import Any
 
 import ray
 
-from raypack.actors.grace_exit import end_soon
+from raypack.actors.grace_exit import exit_after_grace
 from raypack.batching.rank.state import TokenBatchState
 from raypack.batching.sequence.global_steps import GlobalSteps
 from raypack.batching.sequence.plan_block import PlanBlock
-from raypack.batching.sequence.plan_buffer import AddressedPlans
+from raypack.batching.sequence.plan_buffer import PlanBuffer
 from raypack.batching.sequence.planned_step import StepSource
 from raypack.batching.sequence.rank_steps import RankSteps
 from raypack.batching.steps.assignment import AttentionCost
@@ -45,7 +45,7 @@ class PlannerSpec:
     epochs: int
     ahead: int
     """Micro-batches that a rank's reader may be ahead of what the rank has committed."""
-    ranks_here: int
+    local_world_size: int
     """Processes that ask this actor; it ends when all of them have left."""
     attention_cost: AttentionCost = field(default_factory=AttentionCost)
     """Weights of the balance over ranks, under the global deal."""
@@ -95,7 +95,7 @@ class _Rank:
     """Epoch and boundary where ``committed`` ends."""
     asked: int = 0
     """Questions the rank's reader has put; 0 means that no reader ever ran."""
-    behind: AddressedPlans | None = None
+    straggler_plans: PlanBuffer | None = None
     """Plans of its own, where the node's were dropped before the rank was heard of."""
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -106,15 +106,15 @@ class NodePlanner:
     def __init__(self, spec: PlannerSpec) -> None:
         self._spec = spec
         self._ahead = spec.ahead
-        self._ranks_here = spec.ranks_here
+        self._local_world_size = spec.local_world_size
         self._left: set[int] = set()
         in_background(partial(_warm, spec.state))  # while the readers start and the model is built
         self._source = open_source(spec.source_path)
         self._plans = self._from_start()
         self._ranks: dict[int, _Rank] = {}
 
-    def _from_start(self) -> AddressedPlans:
-        return AddressedPlans(_steps_of(self._spec, self._source))
+    def _from_start(self) -> PlanBuffer:
+        return PlanBuffer(_steps_of(self._spec, self._source))
 
     def _rank(self, rank: int) -> _Rank:
         return self._ranks.setdefault(rank, _Rank())
@@ -127,59 +127,59 @@ class NodePlanner:
             first: Number of the block's first micro-batch.
             count: Its micro-batches; the block is shorter at the end of the run.
         """
-        side = self._rank(rank)
-        side.asked += 1
+        credit = self._rank(rank)
+        credit.asked += 1
         deadline = asyncio.get_running_loop().time() + PATIENCE_S
-        while first + count > side.committed + self._ahead and rank not in self._left:
+        while first + count > credit.committed + self._ahead and rank not in self._left:
             left = deadline - asyncio.get_running_loop().time()
             if left <= 0:
                 return None
-            side.moved.clear()
+            credit.moved.clear()
             try:
-                await asyncio.wait_for(side.moved.wait(), left)
+                await asyncio.wait_for(credit.moved.wait(), left)
             except asyncio.TimeoutError:
                 return None
         data_rank = rank if self._spec.data_ranks is None else self._spec.data_ranks[rank]
         if rank in self._left:
             return self._plans.block(data_rank, first, 0)
-        block = self._plans_for(side, first).block(data_rank, first, count)
-        side.granted = max(side.granted, first + len(block))
+        block = self._plans_for(credit, first).block(data_rank, first, count)
+        credit.granted = max(credit.granted, first + len(block))
         return block
 
-    def _plans_for(self, side: _Rank, first: int) -> AddressedPlans:
+    def _plans_for(self, credit: _Rank, first: int) -> PlanBuffer:
         """Return plans that still hold what the rank needs from ``first`` on.
 
         Where ranks do not step together, one may be far ahead before this actor, or the one that it
         replaces, hears of another. What was dropped is then planned again from where the other stands.
         """
-        if self._plans.floor <= max(first, side.committed):
-            side.behind = None
+        if self._plans.floor <= max(first, credit.committed):
+            credit.straggler_plans = None
             return self._plans
-        if side.behind is None:
-            side.behind = self._from_start()
-            if side.end is not None:
-                side.behind.move_to(side.committed, *side.end)
-        return side.behind
+        if credit.straggler_plans is None:
+            credit.straggler_plans = self._from_start()
+            if credit.end is not None:
+                credit.straggler_plans.move_to(credit.committed, *credit.end)
+        return credit.straggler_plans
 
     async def advance(self, rank: int, committed: int, epoch: int, cursor: StepCursor) -> None:
         """Learn that a rank has committed all micro-batches below ``committed``, up to ``cursor``.
 
         Absolute, so a call that comes twice or late changes nothing.
         """
-        side = self._rank(rank)
-        if committed > side.committed:
-            side.committed, side.end = committed, (epoch, cursor)
-            side.moved.set()
-            if side.behind is not None:
-                side.behind.move_to(committed, epoch, cursor)
+        credit = self._rank(rank)
+        if committed > credit.committed:
+            credit.committed, credit.end = committed, (epoch, cursor)
+            credit.moved.set()
+            if credit.straggler_plans is not None:
+                credit.straggler_plans.move_to(committed, epoch, cursor)
         staying = [other.committed for r, other in self._ranks.items() if r not in self._left]
         if min(staying, default=committed) == committed:
             self._plans.move_to(committed, epoch, cursor)
 
     async def status(self, rank: int) -> dict[str, int]:
         """Return a rank's numbers: micro-batches committed and granted, questions asked."""
-        side = self._rank(rank)
-        return {"committed": side.committed, "granted": side.granted, "asked": side.asked}
+        credit = self._rank(rank)
+        return {"committed": credit.committed, "granted": credit.granted, "asked": credit.asked}
 
     async def leave(self, rank: int) -> None:
         """Learn that a rank needs no more: its reader is told that the run has ended.
@@ -188,8 +188,8 @@ class NodePlanner:
         """
         self._left.add(rank)
         self._rank(rank).moved.set()
-        if len(self._left) == self._ranks_here:
-            self._ending = asyncio.create_task(end_soon())
+        if len(self._left) == self._local_world_size:
+            self._ending = asyncio.create_task(exit_after_grace())
 
 
 _kept: list[Any] = []

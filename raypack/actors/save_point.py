@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-ROOM = 2
+MARGIN_STEPS = 2
 """Steps between the furthest rank and the first proposal; four times as many at each further try."""
 SUPERSEDED = -1
 """The proposal of a try that another rank has given up: everybody stands beyond it."""
@@ -26,7 +26,7 @@ class SavePoint:
     world_size: int
     attempt: int
     """How many tries there were before."""
-    stands: dict[int, int] = field(default_factory=dict)
+    steps_done: dict[int, int] = field(default_factory=dict)
     """Steps that each rank had done when it was asked."""
     proposed: asyncio.Event = field(default_factory=asyncio.Event)
     accepted: set[int] = field(default_factory=set)
@@ -43,14 +43,14 @@ class SavePoint:
         """The proposed step, once all ranks stand somewhere."""
         if self.superseded:
             return SUPERSEDED
-        room = 1 if self.slow and not self.attempt else ROOM * 4**self.attempt
-        return max(self.stands.values()) + room
+        margin = 1 if self.slow and not self.attempt else MARGIN_STEPS * 4**self.attempt
+        return max(self.steps_done.values()) + margin
 
     async def propose(self, rank: int, step: int, slow: bool = False) -> int:
         """Tell where a rank stands and wait for the proposal."""
-        self.stands[rank] = step
+        self.steps_done[rank] = step
         self.slow |= slow
-        if len(self.stands) == self.world_size:
+        if len(self.steps_done) == self.world_size:
             self.proposed.set()
         await self.proposed.wait()
         return self.step

@@ -110,7 +110,7 @@ def doctor_table(diagnosis: Diagnosis) -> RenderableType:
         last = number + 1 < len(diagnosis.trials) and diagnosis.trials[number + 1].exporter != trial.exporter
         picked = " (picked)" if trial is diagnosis.picked else ""
         outcome = Text(trial.outcome, style=_COLOURS[trial.outcome])
-        cells = (Text(trial.way + picked), Text(trial.implementation), outcome, Text(trial.detail))
+        cells = (Text(trial.method + picked), Text(trial.implementation), outcome, Text(trial.detail))
         found.add_row(*cells, end_section=last)
     reasons = Text("\n".join(f"  {reason}" for reason in diagnosis.reasons))
     return Group(found, Text("attention for the full model here:"), reasons, _verdict(diagnosis))

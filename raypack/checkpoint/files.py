@@ -2,9 +2,9 @@
 
     raypack/state.json        the run's state and ledger
     raypack/rank_00003.json   under the rank deal, what is data rank 3's own, one file a data rank
-    raypack/manifest.json     nonce, step, world size, and the size and digest of every file beside it
+    raypack/manifest.json     report ID, step, world size, and the size and digest of every file beside it
 
-A named loader's files lie in ``raypack/<name>/``. The nonce is in every file, and it ends the
+A named loader's files lie in ``raypack/<name>/``. The report ID is in every file, and it ends the
 checkpoint's own name too, so a file or folder of another checkpoint is refused as stale.
 """
 
@@ -43,11 +43,11 @@ def checkpoint_name(values: dict[str, Any]) -> str:
     """
     attempts = values["ledger"]["attempts"]
     attempt = attempts[-1]["number"] if attempts else 0
-    return f"step_{values['step']:08d}_w{values['world_size']}_a{attempt}_{values['nonce'][:12]}"
+    return f"step_{values['step']:08d}_w{values['world_size']}_a{attempt}_{values['report_id'][:12]}"
 
 
-def nonce_in_name(path: str) -> str | None:
-    """Return the nonce's beginning in a checkpoint's name, or None where the name is none of ours."""
+def report_id_in_name(path: str) -> str | None:
+    """Return the report ID's beginning in a checkpoint's name, or None where the name is none of ours."""
     ours = _OUR_NAME.match(path.rstrip("/").rsplit("/", 1)[-1])
     return ours[1] if ours else None
 
@@ -63,13 +63,13 @@ def write_state(folder: Path, values: dict[str, Any]) -> dict[str, Entry]:
 
 
 def write_rank(
-    folder: Path, own: dict[str, Any], *, nonce: str, rank: int, world_size: int
+    folder: Path, own: dict[str, Any], *, report_id: str, rank: int, world_size: int
 ) -> dict[str, Entry]:
     """Write what is a data rank's own into a loader's folder; return its manifest entry."""
     values = {
         "format": RANK_FORMAT,
         "version": 1,
-        "nonce": nonce,
+        "report_id": report_id,
         "rank": rank,
         "world_size": world_size,
         "state": own,
@@ -88,7 +88,7 @@ def write_manifest(folder: Path, values: dict[str, Any], files: dict[str, Entry]
     manifest = {
         "format": MANIFEST_FORMAT,
         "version": 1,
-        **{name: values[name] for name in ("nonce", "step", "world_size", "deal")},
+        **{name: values[name] for name in ("report_id", "step", "world_size", "deal")},
         "files": files,
     }
     _write(folder, MANIFEST, manifest)

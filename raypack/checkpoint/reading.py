@@ -19,8 +19,8 @@ from raypack.checkpoint.files import (
     RANK_FORMAT,
     STATE,
     entry_of,
-    nonce_in_name,
     rank_file,
+    report_id_in_name,
 )
 from raypack.checkpoint.ledger import exact_fields
 from raypack.checkpoint.rank_bounds import check_claims, most_positions
@@ -28,8 +28,8 @@ from raypack.checkpoint.run_state import DEALS, RunState, check_kind, checked_pa
 from raypack.checkpoint.sealing import unsealed
 from raypack.errors import CheckpointError
 
-_MANIFEST_FIELDS = ["format", "version", "nonce", "step", "world_size", "deal", "files"]
-_RANK_FIELDS = ["format", "version", "nonce", "rank", "world_size", "state"]
+_MANIFEST_FIELDS = ["format", "version", "report_id", "step", "world_size", "deal", "files"]
+_RANK_FIELDS = ["format", "version", "report_id", "rank", "world_size", "state"]
 _LARGEST_FILE = 64 << 20
 _MOST_RANKS = 1 << 20
 _READERS = 16
@@ -191,8 +191,8 @@ def _manifest(data: bytes) -> dict[str, Any]:
     manifest = exact_fields(unsealed(data), _MANIFEST_FIELDS, MANIFEST_FORMAT)
     if manifest["format"] != MANIFEST_FORMAT or manifest["version"] != 1 or manifest["deal"] not in DEALS:
         raise CheckpointError(f"must be a {MANIFEST_FORMAT!r} of version 1, got {shown(manifest)}")
-    if not isinstance(manifest["nonce"], str) or not isinstance(manifest["files"], dict):
-        raise CheckpointError(f"must hold a nonce and a list of files, got {shown(manifest)}")
+    if not isinstance(manifest["report_id"], str) or not isinstance(manifest["files"], dict):
+        raise CheckpointError(f"must hold a report ID and a list of files, got {shown(manifest)}")
     try:
         world_size = integer("world_size", manifest["world_size"], minimum=1, maximum=_MOST_RANKS)
     except (TypeError, ValueError) as error:
@@ -208,10 +208,10 @@ def _manifest(data: bytes) -> dict[str, Any]:
 
 
 def _check_name(path: str, manifest: dict[str, Any], file: str) -> None:
-    ours = nonce_in_name(path)
-    if ours and not manifest["nonce"].startswith(ours):
+    ours = report_id_in_name(path)
+    if ours and not manifest["report_id"].startswith(ours):
         raise CheckpointError(
-            f"{file} is stale: it belongs to the report {manifest['nonce'][:12]} (step "
+            f"{file} is stale: it belongs to the report {manifest['report_id'][:12]} (step "
             f"{shown(manifest['step'])}), the checkpoint's name to {ours}"
         )
 
@@ -222,10 +222,10 @@ def _values(data: bytes, manifest: dict[str, Any], file: str) -> dict[str, Any]:
     if len(data) != entry["bytes"]:
         raise CheckpointError(f"must have {shown(entry['bytes'])} bytes, has {len(data)}: cut short or stale")
     values = unsealed(data)
-    if values.get("nonce") != manifest["nonce"]:
+    if values.get("report_id") != manifest["report_id"]:
         raise CheckpointError(
-            f"is stale: it belongs to the report {shown(values.get('nonce'))}, the manifest to "
-            f"{manifest['nonce']} at step {shown(manifest['step'])}"
+            f"is stale: it belongs to the report {shown(values.get('report_id'))}, the manifest to "
+            f"{manifest['report_id']} at step {shown(manifest['step'])}"
         )
     if entry_of(data) != entry:
         raise CheckpointError("is not the file that the manifest lists: its digest differs")

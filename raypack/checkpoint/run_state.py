@@ -23,7 +23,7 @@ _FIELDS = (
     "format",
     "version",
     "deal",
-    "nonce",
+    "report_id",
     "world_size",
     "step",
     "source_path",
@@ -37,7 +37,7 @@ _FIELDS = (
 def state_values(
     *,
     deal: str,
-    nonce: str,
+    report_id: str,
     world_size: int,
     source_path: str,
     source: dict[str, Any],
@@ -50,7 +50,7 @@ def state_values(
         "format": FORMAT,
         "version": VERSION,
         "deal": deal,
-        "nonce": nonce,
+        "report_id": report_id,
         "world_size": world_size,
         "step": ledger.steps,
         "source_path": source_path,
@@ -65,7 +65,7 @@ def state_values(
 class RunState:
     """The data side of one checkpoint."""
 
-    nonce: str
+    report_id: str
     """Drawn anew for each report; joins the files of one checkpoint."""
     world_size: int
     """Data ranks that reported."""
@@ -79,7 +79,7 @@ class RunState:
     ledger: Ledger
 
     def __post_init__(self) -> None:
-        text("nonce", self.nonce, error=CheckpointError)
+        text("report_id", self.report_id, error=CheckpointError)
         integer("world_size", self.world_size, minimum=1, maximum=2**32, error=CheckpointError)
         checked_path(self.source_path)
         check_story(self)
@@ -98,7 +98,7 @@ class RunState:
         """Return plain JSON values."""
         return state_values(
             deal=self.deal,
-            nonce=self.nonce,
+            report_id=self.report_id,
             world_size=self.world_size,
             source_path=self.source_path,
             source=self.source,
@@ -131,7 +131,7 @@ class RunState:
         try:
             plan = record["plan"]
             state = cls(
-                nonce=record["nonce"],
+                report_id=record["report_id"],
                 world_size=record["world_size"],
                 source_path=record["source_path"],
                 source=record["source"],

@@ -22,7 +22,7 @@ _PREPARED = {
     "pieces": "pieces of these",
     "truncated": "too long, truncated",
     "dropped": "too long, dropped",
-    "apart": "prompts tokenised apart",
+    "separated": "prompts tokenised separately",
     "unsupervised": "nothing to train on, dropped",
     "examples": "examples written",
     "tokens": "tokens written",
@@ -83,8 +83,8 @@ _INDEXED = {
     help="What to do with examples without a token to train on.",
 )
 @click.option(
-    "--boundary",
-    type=click.Choice(["error", "apart"]),
+    "--on-token-merge",
+    type=click.Choice(["error", "separate"]),
     default="error",
     show_default=True,
     help="What to do where a prompt's tokens merge with its completion's.",

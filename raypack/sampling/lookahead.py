@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from raypack.sampling.shard import Scope
+from raypack.sampling.shard import StridedShard
 from raypack.sampling.states.fields import Order
 
 _STRETCH = 4_096
@@ -16,7 +16,7 @@ class Lookahead:
 
     __slots__ = ("_indices", "_start", "order", "scope")
 
-    def __init__(self, order: Order, scope: Scope) -> None:
+    def __init__(self, order: Order, scope: StridedShard) -> None:
         """Read nothing yet.
 
         Args:

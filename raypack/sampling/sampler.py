@@ -15,7 +15,7 @@ from raypack.sampling.lookahead import Lookahead
 from raypack.sampling.orders.epoch_order import SEED_LIMIT, SHUFFLES
 from raypack.sampling.orders.explicit_order import ExplicitOrder
 from raypack.sampling.orders.permutation import MAXIMUM_SIZE
-from raypack.sampling.shard import TAILS, Scope, epoch_size
+from raypack.sampling.shard import TAILS, StridedShard, epoch_size
 from raypack.sampling.states.consolidated import ConsolidatedSamplerState
 from raypack.sampling.states.fields import make_order
 from raypack.sampling.states.rank_state import SamplerState
@@ -99,7 +99,7 @@ class StatefulShardSampler:
 
     @classmethod
     def _of(
-        cls, record: SamplerState | ConsolidatedSamplerState, scope: Scope, committed: int
+        cls, record: SamplerState | ConsolidatedSamplerState, scope: StridedShard, committed: int
     ) -> StatefulShardSampler:
         sampler = cls(
             record.source_id,
@@ -249,7 +249,7 @@ class StatefulShardSampler:
         """
         epoch = integer("epoch", epoch, minimum=0, maximum=SEED_LIMIT - 1)
         size = epoch_size(self._source_length, self._world_size, self._tail)
-        self._enter(epoch, Scope.fresh(self._rank, self._world_size, size), 0)
+        self._enter(epoch, StridedShard.fresh(self._rank, self._world_size, size), 0)
 
     def state(self) -> SamplerState:
         """Return what is committed, as a record."""
@@ -292,7 +292,7 @@ class StatefulShardSampler:
                 )
         self._enter(state.epoch, state.scope, state.committed)
 
-    def _enter(self, epoch: int, scope: Scope, committed: int) -> None:
+    def _enter(self, epoch: int, scope: StridedShard, committed: int) -> None:
         order = make_order(self._source_length, self._seed, epoch, self._shuffle, self._explicit)
         self._order, self._epoch, self._scope = order, epoch, scope
         self._issued = self._committed = committed

@@ -1,4 +1,4 @@
-"""What one rank has of the epoch: positions dealt like cards from what was left when the world began.
+"""One rank's part of the epoch: a strided partition of what remained when the present topology began.
 
 What was left is a *head*, the positions that some ranks had trained past and others had not, and a
 *tail*, every position from there to the end of the epoch. Both are in the order of the epoch, so the
@@ -32,7 +32,7 @@ def shard_size(total: int, rank: int, world_size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scope:
+class StridedShard:
     """One rank's part of a scope; slot k of the rank is slot ``rank + k * world_size`` of all.
 
     Attributes:
@@ -52,7 +52,7 @@ class Scope:
     head: NDArray[np.int64]
 
     @classmethod
-    def fresh(cls, rank: int, world_size: int, size: int) -> Scope:
+    def fresh(cls, rank: int, world_size: int, size: int) -> StridedShard:
         """Return the scope of an epoch of ``size`` examples that nobody has begun."""
         return cls(rank, world_size, size, 0, 0, np.empty(0, np.int64))
 

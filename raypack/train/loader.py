@@ -9,7 +9,7 @@ from typing import Any
 import ray
 import torch
 
-from raypack.actors.rendezvous_client import MeetingPoint
+from raypack.actors.rendezvous_client import RendezvousClient
 from raypack.checkpoint.ledger import Ledger
 from raypack.collate import PackedBatch
 from raypack.collate.layout.assemble import fields_of
@@ -23,10 +23,10 @@ from raypack.errors import LoaderError
 from raypack.source import ArrowSource
 from raypack.train.deals.deal import Deal, StepFacts
 from raypack.train.deals.rows import Rows, plan_of
-from raypack.train.elastic.stall_monitor import Waiting
+from raypack.train.elastic.stall_monitor import StallMonitor
 from raypack.train.elastic.standing import Standing
-from raypack.train.elastic.worker_context import Place
-from raypack.train.receipt_accumulator import Tally
+from raypack.train.elastic.worker_context import WorkerContext
+from raypack.train.receipt_accumulator import ReceiptAccumulator
 from raypack.train.recipe import Pace, PackedData
 from raypack.train.reporting.saving import Saver
 from raypack.train.reporting.unsaved import note, note_start, warn_of_unsaved
@@ -44,34 +44,34 @@ class PackedLoader:
         recipe: PackedData,
         *,
         name: str | None,
-        place: Place,
+        worker: WorkerContext,
         source: ArrowSource,
         deal: Deal,
         ledger: Ledger,
         node_planner: Any,
-        meeting: MeetingPoint,
+        rendezvous: RendezvousClient,
         device: torch.device,
         pace: Pace,
         reported: int | None = None,
         on_close: Callable[[Standing], None] | None = None,
     ) -> None:
-        self._recipe, self._name, self._place, self._source = recipe, name, place, source
+        self._recipe, self._name, self._worker, self._source = recipe, name, worker, source
         self._deal, self._ledger = deal, ledger
-        self._node_planner, self._meeting, self._device = node_planner, meeting, device
+        self._node_planner, self._rendezvous, self._device = node_planner, rendezvous, device
         self._pace, self._rows = pace, Rows(iter(()))
-        self._told = self._committed_batches = self._tokens_here = 0
+        self._last_advanced = self._committed_batches = self._local_tokens = 0
         self._first_step = ledger.steps
         self._reported = ledger.steps if reported is None else reported
         self._on_close = on_close
-        self._trained = Tally(source.fingerprint)
+        self._trained = ReceiptAccumulator(source.fingerprint)
         self._open_step: Step | None = None
         self._uses_sync = False
         self._stream: Stream | None = None
         self._shape = BatchShape.parse(layout=recipe.options.layout)
         self._batches = DevicePrefetcher(self._to_batch, streams_of(device))
-        self._saver = Saver(meeting)
+        self._saver = Saver(rendezvous)
         self._closed = False
-        note_start(place, name, self._reported)
+        note_start(worker, name, self._reported)
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -81,14 +81,14 @@ class PackedLoader:
         return self._name
 
     @property
-    def place(self) -> Place:
+    def worker(self) -> WorkerContext:
         """Where this worker stands."""
-        return self._place
+        return self._worker
 
     @property
-    def meeting(self) -> MeetingPoint:
-        """This rank's side of the attempt's meeting."""
-        return self._meeting
+    def rendezvous(self) -> RendezvousClient:
+        """This rank's side of the attempt's rendezvous."""
+        return self._rendezvous
 
     @property
     def source(self) -> ArrowSource:
@@ -115,7 +115,7 @@ class PackedLoader:
     @property
     def tokens_done(self) -> int:
         """Tokens committed in this lineage, of skipped steps too, so that it reaches `tokens_total`."""
-        return sum(entry.tokens for entry in self._ledger.epochs) + self._tokens_here
+        return sum(entry.tokens for entry in self._ledger.epochs) + self._local_tokens
 
     @property
     def tokens_total(self) -> int:
@@ -155,21 +155,21 @@ class PackedLoader:
             source_path=self._recipe.source_path,
             fingerprint=self._source.fingerprint,
             planner=self._node_planner,
-            rank=self._place.rank,
+            rank=self._worker.rank,
             block_rows=self._pace.block_rows,
         )
         self._stream = Stream(
             spec,
             backend=self._recipe.backend,
-            node_id=self._place.node_id,
-            on_wait=Waiting(self._place, self._node_planner, self._advance),
+            node_id=self._worker.node_id,
+            on_wait=StallMonitor(self._worker, self._node_planner, self._advance),
         )
         self._rows = Rows(iter(self._stream), self._stream.has_row)
 
     def _step_of(self, facts: StepFacts) -> Step:
         return Step(
             index=self.steps_done,
-            world_size=self._place.data_world_size,
+            world_size=self._worker.data_world_size,
             facts=facts,
             rows=self._rows,
             batches=self._batches,
@@ -188,19 +188,19 @@ class PackedLoader:
         self._deal.commit(step.facts)
         self._trained.add(trained)
         self._committed_batches += step.facts.rows
-        self._tokens_here += step.real_tokens
+        self._local_tokens += step.real_tokens
         self._uses_sync = step.uses_sync
         self._open_step = None
-        if self._committed_batches >= self._told + self._pace.tell_every:
+        if self._committed_batches >= self._last_advanced + self._pace.advance_every:
             self._advance()
 
     def _advance(self) -> None:
         """Tell the node's planner what is committed; absolute, so it may be told again."""
         deal = self._deal
-        self._told = self._committed_batches
-        self._node_planner.advance.remote(self._place.rank, self._committed_batches, deal.epoch, deal.cursor)
+        self._last_advanced = self._committed_batches
+        self._node_planner.advance.remote(self._worker.rank, self._committed_batches, deal.epoch, deal.cursor)
 
-    def word(self) -> dict[str, Any]:
+    def report_payload(self) -> dict[str, Any]:
         """Return what this rank brings to a report: what all ranks share, what its peers do, its receipts.
 
         Raises:
@@ -208,35 +208,35 @@ class PackedLoader:
         """
         self._check_open("reported")
         self._require_commit("report was called")
-        return self.standing().word()
+        return self.standing().report_payload()
 
     def remember(self, report: Callable[[dict[str, Any]], None] | None) -> None:
         """Know that a report was made, and how the train function makes one; see `Saver`."""
         self._reported = self.steps_done
-        note(self._place, self._name, self._reported)
+        note(self._worker, self._name, self._reported)
         self._saver.remember(report)
 
     def own_record(self) -> dict[str, Any] | None:
         """Return what a checkpoint keeps of this data rank alone; None under the global deal."""
         return self._deal.own()
 
-    def run_state(self, nonce: str, words: list[dict[str, Any]]) -> dict[str, Any]:
+    def run_state(self, report_id: str, payloads: list[dict[str, Any]]) -> dict[str, Any]:
         """Return the run's state as JSON values, with the receipts of all data ranks added up.
 
         Args:
-            nonce: The report's nonce.
-            words: What `word` returned on each process, by rank.
+            report_id: The report's report ID.
+            payloads: What `report_payload` returned on each process, by rank.
 
         Raises:
             LoaderError: Peers of one data rank have trained different examples, or differ in their state.
         """
-        return self.standing().run_state(nonce, words)
+        return self.standing().run_state(report_id, payloads)
 
     def standing(self) -> Standing:
         """Return where this rank stands after its last commit."""
         deal = self._deal
         return Standing(
-            place=self._place,
+            worker=self._worker,
             recipe=self._recipe,
             source=self._source.summary(),
             deal=deal.kind,
@@ -266,13 +266,13 @@ class PackedLoader:
         """End the stream; what it read ahead is dropped and stays uncommitted."""
         if not self._closed:
             self._closed = True
-            note(self._place, self._name, self._reported, self.steps_done)
+            note(self._worker, self._name, self._reported, self.steps_done)
             self._saver.close()
             if self._stream is not None:
                 self._stream.close()
             elif ray.is_initialized():
-                self._node_planner.leave.remote(self._place.rank)
-            self._meeting.leave()
+                self._node_planner.leave.remote(self._worker.rank)
+            self._rendezvous.leave()
             if self._on_close is not None:
                 self._on_close(self.standing())
 
@@ -283,5 +283,5 @@ class PackedLoader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            warn_of_unsaved(self._place, self.steps_done - self._reported)
+            warn_of_unsaved(self._worker, self.steps_done - self._reported)
         self.close()

@@ -39,7 +39,7 @@ class TrainedStep:
     skipped: bool
 
 
-class Tally:
+class ReceiptAccumulator:
     """Adds up steps.
 
     Args:

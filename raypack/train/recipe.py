@@ -38,7 +38,7 @@ class Pace:
     """Micro-batches of a block."""
     ahead: int
     """How far the reader may be ahead of what is committed."""
-    tell_every: int
+    advance_every: int
     """The planner is told of commits when so many micro-batches were committed since the last time."""
 
 

@@ -6,9 +6,9 @@ import time
 import pytest
 import ray
 
-from raypack.actors.grace_exit import ENDS_AFTER_S
+from raypack.actors.grace_exit import GRACE_S
 from raypack.actors.planner import PATIENCE_S, PlannerSpec, start_planner
-from raypack.actors.rendezvous_client import join_meeting
+from raypack.actors.rendezvous_client import join_rendezvous
 from raypack.batching.options import TokenBatchOptions
 from raypack.batching.steps.assignment import AttentionCost
 from raypack.batching.steps.planner import StepPlanner
@@ -40,7 +40,7 @@ def spec(make_source):
         epochs=1,
         attention_cost=AttentionCost(),
         ahead=10,
-        ranks_here=2,
+        local_world_size=2,
     )
 
 
@@ -99,17 +99,17 @@ def test_a_killed_planner_that_owes_a_grant_begins_again_and_pays_it(spec):
 def test_a_planner_ends_when_its_ranks_have_left(spec):
     actor = planner_for(spec, "leave")
     ray.get([actor.leave.remote(rank) for rank in (0, 1)])
-    time.sleep(ENDS_AFTER_S + 1)
+    time.sleep(GRACE_S + 1)
     with pytest.raises(ray.exceptions.RayActorError):
         ray.get(actor.status.remote(0))
 
 
 def test_ranks_that_meet_get_everyones_word():
-    points = [join_meeting(3, rank, name="meeting") for rank in range(3)]
+    points = [join_rendezvous(3, rank, name="rendezvous") for rank in range(3)]
     words = {}
 
     def go(point):
-        words[point.rank] = point.meet("t", point.rank * 10, timeout_s=20, what="a test")
+        words[point.rank] = point.gather("t", point.rank * 10, timeout_s=20, what="a test")
 
     threads = [threading.Thread(target=go, args=(point,)) for point in points]
     for thread in threads:
@@ -122,18 +122,20 @@ def test_ranks_that_meet_get_everyones_word():
 
 
 def test_a_meeting_that_died_between_two_answers_is_told_again_by_who_got_one():
-    first, second = (join_meeting(2, rank, name="died") for rank in range(2))
-    second.tell("t", "two")
-    assert first.meet("t", "one", timeout_s=20, what="a test") == ["one", "two"]
+    first, second = (join_rendezvous(2, rank, name="died") for rank in range(2))
+    second.post("t", "two")
+    assert first.gather("t", "one", timeout_s=20, what="a test") == ["one", "two"]
     assert ray.get([point.answer_save(0, 0, True) for point in (first, second)]) == [True, True]
-    second._asked = None  # as if its answer had been lost
+    second._pending_save = None  # as if its answer had been lost
     actor = ray.get_actor("died")
-    life = ray.get(actor.life.remote(None))
+    incarnation = ray.get(actor.incarnation.remote(None))
     ray.kill(actor, no_restart=False)
-    assert ray.get(actor.life.remote(life), timeout=60) != life  # the next life, or it would wait
-    assert second.meet("t", "two", timeout_s=20, what="a test") == ["one", "two"]
+    assert (
+        ray.get(actor.incarnation.remote(incarnation), timeout=60) != incarnation
+    )  # the next life, or it would wait
+    assert second.gather("t", "two", timeout_s=20, what="a test") == ["one", "two"]
     assert ray.get(second.answer_save(0, 0, True), timeout=20)
-    watching = [thread for thread in threading.enumerate() if thread.name == "raypack-meeting"]
+    watching = [thread for thread in threading.enumerate() if thread.name == "raypack-rendezvous"]
     first.leave()
     second.leave()
     for thread in watching:
@@ -142,8 +144,8 @@ def test_a_meeting_that_died_between_two_answers_is_told_again_by_who_got_one():
 
 
 def test_a_rank_that_waits_alone_learns_who_is_missing():
-    points = [join_meeting(3, rank, name="alone") for rank in range(3)]
+    points = [join_rendezvous(3, rank, name="alone") for rank in range(3)]
     with pytest.raises(LoaderError, match="rank 1 waited 1 s in report for rank 0, 2: report must be called"):
-        points[1].meet("t", None, timeout_s=1, what="report")
+        points[1].gather("t", None, timeout_s=1, what="report")
     for point in points:
         point.leave()

@@ -6,11 +6,11 @@ import random
 from dataclasses import asdict, dataclass
 
 WORLDS = (2, 4, 1, 3)
-IN_WORKER = ("step", "commit", "report", "restore", "planner", "reader", "meeting")
+IN_WORKER = ("step", "commit", "report", "restore", "planner", "reader", "rendezvous")
 """Moments and victims that a train worker sees to itself: before a commit, while it commits, while it
 reports (and uploads), while it restores, its planner's process, its Ray Data reader's process, and the
-process of the meeting of the ranks while they report."""
-MOST_DELAY_S = {"commit": 0.003, "report": 0.08, "restore": 0.6, "meeting": 0.03}
+process of the rendezvous of the ranks while they report."""
+MOST_DELAY_S = {"commit": 0.003, "report": 0.08, "restore": 0.6, "rendezvous": 0.03}
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def plan_of(seed: int, *, steps: int, nodes: bool, kills: int = 6, deal: str | N
         seed: Of everything.
         steps: About how many steps the whole run has.
         nodes: Whether nodes may be lost too.
-        kills: How many deaths there are at the most, beside that of the meeting.
+        kills: How many deaths there are at the most, beside that of the rendezvous.
         deal: ``global`` or ``rank``; None alternates with the seed.
     """
     dice = random.Random(seed)
@@ -76,5 +76,5 @@ def plan_of(seed: int, *, steps: int, nodes: bool, kills: int = 6, deal: str | N
         deal=deal or ("global", "rank")[seed % 2],
         backend=backend,
         stops=stops,
-        kills=(*deaths, death(len(deaths), "meeting")),
+        kills=(*deaths, death(len(deaths), "rendezvous")),
     )

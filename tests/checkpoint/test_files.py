@@ -114,7 +114,7 @@ def test_an_edited_number_is_found(checkpoint):
 
 
 def test_a_state_of_another_report_is_stale(checkpoint, source, tmp_path):
-    other = trained(source, steps=5, nonce="b" * 32)
+    other = trained(source, steps=5, report_id="b" * 32)
     write(tmp_path / "other", other)
     shutil.copy(tmp_path / "other/raypack/state.json", checkpoint / "raypack/state.json")
     with pytest.raises(CheckpointError, match=r"state\.json: is stale: it belongs to the report 'b"):
@@ -123,7 +123,7 @@ def test_a_state_of_another_report_is_stale(checkpoint, source, tmp_path):
 
 def test_a_folder_copied_from_another_checkpoint_is_stale(checkpoint, source):
     shutil.rmtree(checkpoint / "raypack")
-    write(checkpoint, trained(source, steps=3, nonce="c" * 32))
+    write(checkpoint, trained(source, steps=3, report_id="c" * 32))
     with pytest.raises(CheckpointError, match=r"manifest\.json is stale"):
         read(checkpoint)
 
@@ -169,5 +169,5 @@ def test_a_state_that_was_sealed_with_wrong_values_is_refused(checkpoint, change
 
 
 def test_names_are_unique_for_attempt_world_and_report(source):
-    names = {name_of(trained(source, steps=5, nonce=n * 32, world_size=w)) for n in "ab" for w in (2, 3)}
+    names = {name_of(trained(source, steps=5, report_id=n * 32, world_size=w)) for n in "ab" for w in (2, 3)}
     assert len(names) == 4

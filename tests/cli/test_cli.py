@@ -145,7 +145,7 @@ def test_the_command_prepares_a_source_and_prints_the_counts(tmp_path):
         "pieces of these": 0,
         "too long, truncated": 1,
         "too long, dropped": 0,
-        "prompts tokenised apart": 0,
+        "prompts tokenised separately": 0,
         "nothing to train on, dropped": 0,
         "examples written": 2,
         "tokens written": 6,

@@ -22,7 +22,7 @@ from raypack.checkpoint.reading import read_state
 from raypack.data.stream import reader as reader_module
 from raypack.train.elastic import deal_starts
 from raypack.train.elastic import stall_monitor as waiting_module
-from raypack.train.elastic.worker_context import Place
+from raypack.train.elastic.worker_context import WorkerContext
 from raypack.train.loader import PackedLoader
 from raypack.train.reporting import reports
 
@@ -111,7 +111,7 @@ def side_by_side(work, items):
 
 
 class Nobody:
-    """The side of a meeting that nobody waits in."""
+    """The side of a rendezvous that nobody waits in."""
 
     rank = 0
 
@@ -125,24 +125,24 @@ def patch(monkeypatch):
     async def nothing():
         pass
 
-    monkeypatch.setattr(planner_module, "end_soon", nothing)
+    monkeypatch.setattr(planner_module, "exit_after_grace", nothing)
     futures = SimpleNamespace(get=lambda f, timeout=60: f.result(timeout), exceptions=ray.exceptions)
     for module in (reader_module, waiting_module):
         monkeypatch.setattr(module, "ray", futures)
 
 
-def loader_of(recipe, source, place, began, actor, restored=None):
+def loader_of(recipe, source, worker, began, actor, restored=None):
     """Return the loader of a process from what `global_start` or `rank_start` gave it."""
     deal, _, pace = began
     return PackedLoader(
         recipe,
         name=None,
-        place=place,
+        worker=worker,
         source=source,
         deal=deal,
         ledger=restored.ledger if restored else Ledger(),
         node_planner=actor,
-        meeting=Nobody(),
+        rendezvous=Nobody(),
         device=torch.device("cpu"),
         pace=pace,
     )
@@ -172,24 +172,24 @@ class Attempt:
     def __init__(self, recipe, source, world_size, checkpoint=None, data_ranks=None):
         self.recipe, self.source = recipe, source
         restored = read_state(LOCAL, str(checkpoint)) if checkpoint else None
-        places = [place_of(rank, world_size, data_ranks) for rank in range(world_size)]
+        workers = [worker_of(rank, world_size, data_ranks) for rank in range(world_size)]
         cpu = torch.device("cpu")
-        began = self._starts(places, restored, cpu)
+        began = self._starts(workers, restored, cpu)
         specs = [spec for _, spec, _ in began]
         self.actors = [LocalActor(partial(NodePlanner, spec)) for spec in specs[: self._planners(world_size)]]
         self.actor = self.actors[0]
         self.loaders = [
-            loader_of(recipe, source, place, one, self.actors[place.rank % len(self.actors)], restored)
-            for place, one in zip(places, began, strict=True)
+            loader_of(recipe, source, worker, one, self.actors[worker.rank % len(self.actors)], restored)
+            for worker, one in zip(workers, began, strict=True)
         ]
 
-    def _starts(self, places, restored, cpu):
+    def _starts(self, workers, restored, cpu):
         start = {"rank": deal_starts.rank_start, "global": deal_starts.global_start}[self.recipe.deal]
-        total = Sum(len(places))
+        total = Sum(len(workers))
         with mock.patch.multiple(  # threads add up in place of a process group
             deal_starts, require_group=lambda *_: None, add_up=lambda values, device: total(values)
         ):
-            return [start(self.recipe, self.source, place, restored, cpu) for place in places]
+            return [start(self.recipe, self.source, worker, restored, cpu) for worker in workers]
 
     def _planners(self, world_size):
         """How many planners there are: one a node, under the rank deal one a process."""
@@ -206,11 +206,11 @@ class Attempt:
         for actor in self.actors:
             actor.stop()
 
-    def save(self, parent, nonce):
+    def save(self, parent, report_id):
         """Write a checkpoint as a report does, and return its folder."""
-        words = [{None: loader.word()} for loader in self.loaders]
-        reports._check_agreement(words)
-        values = self.loaders[0].run_state(nonce, [word[None] for word in words])
+        payloads = [{None: loader.report_payload()} for loader in self.loaders]
+        reports._check_agreement(payloads)
+        values = self.loaders[0].run_state(report_id, [payload[None] for payload in payloads])
         directory = parent / checkpoint_name(values)
         files, entries = [], {}
         for loader in self.loaders:
@@ -223,16 +223,16 @@ class Attempt:
         return directory
 
 
-def place_of(rank, world_size, data_ranks=None):
-    return Place(
+def worker_of(rank, world_size, data_ranks=None):
+    return WorkerContext(
         rank=rank,
         world_size=world_size,
-        ranks_here=world_size,
+        local_world_size=world_size,
         node_id="node",
         node_address="127.0.0.1",
         run_name="run",
         group="group",
-        largest_world=world_size,
+        max_world_size=world_size,
         worker_cpus=1.0,
         data_ranks=data_ranks,
     )

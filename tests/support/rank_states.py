@@ -30,7 +30,7 @@ def train(source, *, world_size=3, steps=4, seed=4):
     return samplers, receipt
 
 
-def write_ranks(directory, source, samplers, receipt, *, steps=4, name=None, nonce="d" * 32):
+def write_ranks(directory, source, samplers, receipt, *, steps=4, name=None, report_id="d" * 32):
     """Write their checkpoint as a report does, and return its directory."""
     world_size, folder = len(samplers), loader_folder(directory, name)
     attempt = Attempt(
@@ -43,7 +43,7 @@ def write_ranks(directory, source, samplers, receipt, *, steps=4, name=None, non
     )
     values = state_values(
         deal="rank",
-        nonce=nonce,
+        report_id=report_id,
         world_size=world_size,
         source_path=source.path,
         source=source.summary(),
@@ -53,11 +53,13 @@ def write_ranks(directory, source, samplers, receipt, *, steps=4, name=None, non
     )
     files = write_state(folder, values)
     for rank, sampler in enumerate(samplers):
-        files |= write_rank(folder, sampler.state().to_dict(), nonce=nonce, rank=rank, world_size=world_size)
+        files |= write_rank(
+            folder, sampler.state().to_dict(), report_id=report_id, rank=rank, world_size=world_size
+        )
     write_manifest(folder, values, files)
     return directory
 
 
-def left_of(samplers):
+def remaining_of(samplers):
     """Return all indices that the samplers have not committed, sorted."""
     return sorted(np.concatenate([s.sampler.indices[s.sampler.committed :] for s in samplers]).tolist())

@@ -104,8 +104,8 @@ def _of_json(line):
         return None
     if not isinstance(record, dict) or "message" not in record:
         return None
-    words = f"{record.get('levelname')} {record.get('filename')}: {record['message']}"
-    return "\n".join(filter(None, (words, record.get("exc_text"))))
+    payloads = f"{record.get('levelname')} {record.get('filename')}: {record['message']}"
+    return "\n".join(filter(None, (payloads, record.get("exc_text"))))
 
 
 def _goes_on(line, block):

@@ -25,7 +25,7 @@ def trained(
     steps=None,
     epochs=1,
     world_size=2,
-    nonce="a" * 32,
+    report_id="a" * 32,
     budget=64,
     change=None,
     goal=None,
@@ -69,7 +69,7 @@ def trained(
         tuple(entries) if total else (),
     )
     return RunState(
-        nonce=nonce,
+        report_id=report_id,
         world_size=world_size,
         source_path=source.path,
         source=source.summary(),

@@ -13,7 +13,7 @@ def train(config):
     """Take and commit all batches; reports every 4 steps, with weights of 64 KiB."""
     scratch = Path(config["scratch"])
     with get_loader(config["recipe"]) as loader:
-        rank, upload = loader.place.rank, config.get("upload", "sync")
+        rank, upload = loader.worker.rank, config.get("upload", "sync")
         if "orders" in config and rank == 0:
             (scratch / "opened-by-get-loader").write_text(json.dumps(opened(config["orders"])))
 

@@ -64,7 +64,7 @@ def train(config):
     plain = getattr(model, "module", model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with get_loader(config["recipe"], may_change=config.get("may_change", ())) as loader:
-        rank = loader.place.rank
+        rank = loader.worker.rank
 
         def save(directory):
             if rank == 1 and index == config.get("die_in_report"):
@@ -117,7 +117,7 @@ def misuse(config):
     """Break the rules of the loop one after another and write down what is said."""
     out = Path(config["scratch"])
     with get_loader(config["recipe"]) as loader:
-        rank = loader.place.rank
+        rank = loader.worker.rank
 
         def attempt(name, action):
             try:
@@ -173,10 +173,10 @@ def elastic(config):
     """Train without a model, at some pace; write down starts and steps; end soon once told to finish."""
     place = Path(config["scratch"])
     with get_loader(config["recipe"]) as loader:
-        world = loader.place.world_size
+        world = loader.worker.world_size
 
         def note(**event):
-            if loader.place.rank == 0:
+            if loader.worker.rank == 0:
                 with open(place / "events.jsonl", "a") as file:
                     file.write(json.dumps({"world": world, **event}) + "\n")
 

@@ -36,7 +36,7 @@ def through_trainer(config):
     with get_loader(config["recipe"]) as loader:
         trainer = PackedTrainer(model=model, args=args, loader=loader, callbacks=[Stop()])
         trainer.train()
-        if loader.place.rank == 0:
+        if loader.worker.rank == 0:
             out = Path(config["scratch"])
             log = [[row["step"], row["loss"]] for row in trainer.state.log_history if "loss" in row]
             (out / "log.json").write_text(json.dumps(log))

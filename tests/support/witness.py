@@ -21,12 +21,12 @@ class Witness(RaypackCallback):
 
     def __init__(self, place):
         super().__init__()
-        self.place = place
+        self.worker = place
         self.reports = 0
 
     def note(self, hook, **more):
         """Write a line down."""
-        with open(f"{self.place}/hooks.jsonl", "a") as file:
+        with open(f"{self.worker}/hooks.jsonl", "a") as file:
             file.write(json.dumps({"hook": hook, "saves": self._saves, **more}) + "\n")
 
     def after_controller_start(self, train_run_context):
@@ -65,7 +65,7 @@ def train(config):
     """
     place = Path(config["scratch"])
     with get_loader(config["recipe"]) as loader:
-        world, rank, first = loader.place.world_size, loader.place.rank, loader.steps_done
+        world, rank, first = loader.worker.world_size, loader.worker.rank, loader.steps_done
         if rank == 0:
             with open(place / "starts", "a") as file:
                 file.write(f"{world} {first}\n")

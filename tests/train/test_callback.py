@@ -39,7 +39,7 @@ def checkpoint(make_source, tmp_path, monkeypatch):
         for _ in range(3):
             list(step := next(steps))
             step.commit()
-        return attempt.save(tmp_path, "nonce")
+        return attempt.save(tmp_path, "report_id")
 
 
 def training_report(folder, metrics):

@@ -47,13 +47,13 @@ def test_preemptions_that_cannot_be_seen_fail_a_strict_run(without_context):
 def test_an_elastic_range_that_cannot_be_read_is_told_and_the_present_size_taken(
     without_context, lenient, caplog
 ):
-    assert worker_context._largest_world(3) == 3
+    assert worker_context._max_world_size(3) == 3
     assert "cannot read the elastic range of workers, taking 3" in caplog.text
 
 
 def test_an_elastic_range_that_cannot_be_read_fails_a_strict_run(without_context):
     with pytest.raises(DegradedError, match="cannot read the elastic range"):
-        worker_context._largest_world(3)
+        worker_context._max_world_size(3)
 
 
 def test_a_local_mode_that_cannot_be_told_is_an_error_in_a_strict_run_alone(monkeypatch, caplog):

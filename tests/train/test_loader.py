@@ -121,7 +121,7 @@ def test_a_broken_loop_goes_on_in_a_second_one(source):
             step.commit()
             rest.append(step.index)
         assert first + rest == list(range(len(first + rest)))
-        assert run.loaders[0].word()["step"] == len(first + rest)
+        assert run.loaders[0].report_payload()["step"] == len(first + rest)
 
 
 def test_a_loop_that_has_used_sync_is_refused_in_a_later_step_without(source):

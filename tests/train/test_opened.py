@@ -17,7 +17,7 @@ from raypack.errors import CheckpointError, LoaderError
 from raypack.train import PackedData, get_loader
 from raypack.train.elastic import deal_starts, start
 from tests.conftest import long_tailed
-from tests.support.local_run import LOCAL, Attempt, LocalActor, Sum, closed, patch, place_of, side_by_side
+from tests.support.local_run import LOCAL, Attempt, LocalActor, Sum, closed, patch, side_by_side, worker_of
 from tests.train.elastic.test_data_ranks import mesh_of
 
 COUNT = 150
@@ -31,9 +31,9 @@ class Meetings:
         self.world_size, self.words, self.changed = world_size, {}, threading.Condition()
 
     def join(self, world_size, rank, *, name):
-        return SimpleNamespace(rank=rank, meet=partial(self.meet, name, rank), leave=lambda: None)
+        return SimpleNamespace(rank=rank, gather=partial(self.gather, name, rank), leave=lambda: None)
 
-    def meet(self, name, rank, topic, word, **_):
+    def gather(self, name, rank, topic, word, **_):
         with self.changed:
             said = self.words.setdefault((name, topic), {})
             said[rank] = pickle.dumps(word)
@@ -54,11 +54,11 @@ class Run:
         self.actors, self.lock, self.here = {}, threading.Lock(), threading.local()
         self.trained = [[] for _ in range(world_size)]
         self.group, self.saves = f"group-{next(_groups)}", count()
-        meetings, total = Meetings(world_size), Sum(world_size)
+        rendezvous, total = Meetings(world_size), Sum(world_size)
         patch(monkeypatch)
-        monkeypatch.setattr(start, "join_meeting", meetings.join)
+        monkeypatch.setattr(start, "join_rendezvous", rendezvous.join)
         monkeypatch.setattr(start, "start_planner", self.planner)
-        monkeypatch.setattr(start.Place, "current", self.place)
+        monkeypatch.setattr(start.WorkerContext, "current", self.worker)
         monkeypatch.setattr(deal_starts, "require_group", lambda *_: None)
         monkeypatch.setattr(deal_starts, "add_up", lambda values, device: total(values))
         monkeypatch.setattr(ray.train, "get_checkpoint", lambda: self.checkpoint)
@@ -70,7 +70,7 @@ class Run:
             return self.actors[name]
 
     def place(self):
-        return replace(place_of(self.here.rank, self.world_size), group=self.group)
+        return replace(worker_of(self.here.rank, self.world_size), group=self.group)
 
     def open(self, **options):
         return get_loader(options.pop("recipe", self.recipe), device="cpu", **self.mesh, **options)
@@ -104,8 +104,8 @@ class Run:
 
     def report(self, loaders):
         """Save a checkpoint of open loaders, as a report does."""
-        nonce = f"{next(self.saves):032x}"
-        path = Attempt.save(SimpleNamespace(loaders=loaders), self.folder, nonce)
+        report_id = f"{next(self.saves):032x}"
+        path = Attempt.save(SimpleNamespace(loaders=loaders), self.folder, report_id)
         self.checkpoint = ray.train.Checkpoint(str(path), LOCAL)
         for loader in loaders:
             loader.remember(None)

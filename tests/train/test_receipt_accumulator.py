@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raypack.sampling.receipt import Receipt, receipt_key
-from raypack.train.receipt_accumulator import Tally, TrainedBatch, TrainedStep, entry_of
+from raypack.train.receipt_accumulator import ReceiptAccumulator, TrainedBatch, TrainedStep, entry_of
 
 BATCHES = st.lists(st.tuples(st.lists(st.integers(0, 99), max_size=4), st.booleans()), min_size=1)
 STEPS = st.lists(st.tuples(BATCHES, st.integers(0, 1), st.booleans(), st.booleans()), max_size=60)
@@ -42,20 +42,20 @@ def added_up(steps):
 @given(drawn=STEPS, asked=st.sets(st.integers(0, 59)))
 @settings(max_examples=40, deadline=None)
 def test_a_tally_is_the_sum_of_its_steps_whenever_it_is_asked_for(drawn, asked):
-    steps, tally = steps_of(drawn), Tally("s")
+    steps, accumulator = steps_of(drawn), ReceiptAccumulator("s")
     for number, step in enumerate(steps):
-        tally.add(step)
-        assert tally.steps == number + 1
+        accumulator.add(step)
+        assert accumulator.steps == number + 1
         if number in asked:
-            assert tally.entries() == added_up(steps[: number + 1])
-    assert tally.entries() == added_up(steps)
+            assert accumulator.entries() == added_up(steps[: number + 1])
+    assert accumulator.entries() == added_up(steps)
 
 
 def test_indices_wait_for_64_batches_and_no_longer():
-    tally, batch = Tally("s"), TrainedBatch(np.arange(3), 9)
+    accumulator, batch = ReceiptAccumulator("s"), TrainedBatch(np.arange(3), 9)
     for number in range(63):
-        tally.add(TrainedStep(number, 0, (batch,), 0, False))
-    assert len(tally._waiting) == 63
-    tally.add(TrainedStep(63, 0, (batch,), 0, False))
-    assert tally._waiting == []
-    assert [(entry.steps, entry.receipt.examples) for entry in tally.entries()] == [(64, 192)]
+        accumulator.add(TrainedStep(number, 0, (batch,), 0, False))
+    assert len(accumulator._waiting) == 63
+    accumulator.add(TrainedStep(63, 0, (batch,), 0, False))
+    assert accumulator._waiting == []
+    assert [(entry.steps, entry.receipt.examples) for entry in accumulator.entries()] == [(64, 192)]

@@ -75,8 +75,8 @@ def test_the_read_ahead_always_covers_a_step_its_last_block_and_commits_not_told
     pace = recipe(maximum_tokens=budget, ahead=ahead).pace(micro)
     assert pace.ahead == ahead or ahead is None
     assert pace.block_rows >= 1
-    assert pace.tell_every >= 1
-    untold = pace.tell_every - 1
+    assert pace.advance_every >= 1
+    untold = pace.advance_every - 1
     assert pace.ahead >= untold + micro + pace.block_rows - 1
 
 
@@ -84,7 +84,7 @@ def test_the_read_ahead_always_covers_a_step_its_last_block_and_commits_not_told
 def test_a_read_ahead_below_a_step_is_raised_to_it_so_that_fewer_workers_can_go_on(micro):
     pace = recipe(ahead=4).pace(micro)
     assert pace.ahead == max(4, micro)
-    assert pace.ahead >= pace.tell_every - 1 + micro + pace.block_rows - 1
+    assert pace.ahead >= pace.advance_every - 1 + micro + pace.block_rows - 1
 
 
 def test_an_order_that_is_left_open_is_full_on_a_local_disk_and_block_far_away(make_source):

@@ -21,7 +21,7 @@ from raypack.train.elastic import start
 from tests.conftest import documents_table, long_tailed
 from tests.support import train_functions
 from tests.support.local_ray import local_ray
-from tests.support.local_run import Nobody, place_of
+from tests.support.local_run import Nobody, worker_of
 from tests.support.one_process import loss_of, planner_of, train_step
 from tests.support.running import BUDGET, CPUS, fit, recipe_of
 from tests.support.session_logs import SessionLogs
@@ -221,8 +221,8 @@ def test_a_run_that_the_cluster_can_never_hold_is_refused_before_anything_starts
 
 
 def test_a_loader_whose_readers_can_get_no_cpu_says_so_before_it_waits(source, monkeypatch):
-    monkeypatch.setattr(start.Place, "current", lambda: replace(place_of(0, 2), worker_cpus=CPUS))
-    monkeypatch.setattr(start, "join_meeting", lambda *_, **__: Nobody())
+    monkeypatch.setattr(start.WorkerContext, "current", lambda: replace(worker_of(0, 2), worker_cpus=CPUS))
+    monkeypatch.setattr(start, "join_rendezvous", lambda *_, **__: Nobody())
     with pytest.raises(StreamError, match=r"rank 0's reader can get no CPU: .*2 train workers reserve 8"):
         get_loader(recipe_of(source), device="cpu")
 

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from raypack.train.reporting import unsaved
-from raypack.train.reporting.unsaved import Note, forget, note, note_start, notes, tell
-from tests.support.local_run import place_of
+from raypack.train.reporting.unsaved import Note, forget, log_unsaved, note, note_start, notes
+from tests.support.local_run import worker_of
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def store(monkeypatch):
 
 
 def place(rank=0, **change):
-    return replace(place_of(rank, 2), **{"group": "one", **change})
+    return replace(worker_of(rank, 2), **{"group": "one", **change})
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def place(rank=0, **change):
 )
 def test_what_is_told_is_what_is_known(reported, committed, failed, told, caplog):
     note(place(), None, reported, committed)
-    tell("run", failed=failed)
+    log_unsaved("run", failed=failed)
     assert [record.getMessage()[: len(told or "")] for record in caplog.records] == ([told] if told else [])
     assert notes("run") == {}
 
@@ -56,7 +56,7 @@ def test_what_is_told_is_what_is_known(reported, committed, failed, told, caplog
 def test_each_loader_of_a_run_is_told_by_its_name(caplog):
     for name, committed in (("train", 3), ("other", 0), (None, 2)):
         note(place(), name, 0, committed)
-    tell("run", failed=False)
+    log_unsaved("run", failed=False)
     told = [record.getMessage() for record in caplog.records]
     assert [text.partition(" has ended")[0] for text in told] == ["run 'run'", "run 'run', loader 'train',"]
 

@@ -23,7 +23,7 @@ PADDING = 8
 FLASH, VARLEN = "flash_attention_2", "torch varlen_attn"
 _HALF_ONLY = (FLASH, VARLEN)
 
-Way = Callable[[PackedBatch, Any], dict[str, Any]]
+Export = Callable[[PackedBatch, Any], dict[str, Any]]
 Make = Callable[[torch.dtype, torch.device], Any]
 
 
@@ -31,7 +31,7 @@ Make = Callable[[torch.dtype, torch.device], Any]
 class Trial:
     """One way to call the model, and what came of it."""
 
-    way: str
+    method: str
     """The exporter, or what people do without one."""
     implementation: str
     """The model's ``attn_implementation``, or a kernel that is called by hand."""
@@ -72,7 +72,7 @@ class Diagnosis:
         """The exporters for this model that kept documents apart here."""
         hf = {kind for _, kind, _ in _EXPORTERS}
         return tuple(
-            t.way for t in self.trials if t.implementation in hf and t.exporter and t.outcome == ISOLATED
+            t.method for t in self.trials if t.implementation in hf and t.exporter and t.outcome == ISOLATED
         )
 
     @property
@@ -81,7 +81,7 @@ class Diagnosis:
         return self.picked is not None and self.picked.outcome == ISOLATED
 
 
-_EXPORTERS: tuple[tuple[str, str, Way], ...] = (
+_EXPORTERS: tuple[tuple[str, str, Export], ...] = (
     ("for_hf_flash", FLASH, lambda batch, model: batch.for_hf_flash()),
     ("for_hf_flex", "flex_attention", lambda batch, model: batch.for_hf_flex(model)),
     ("for_hf_sdpa", "sdpa", lambda batch, model: batch.for_hf_sdpa(model, kind=_kind(model))),
@@ -91,7 +91,7 @@ _EXPORTERS: tuple[tuple[str, str, Way], ...] = (
         lambda batch, model: batch.for_hf_eager(model.dtype, model, kind=_kind(model)),
     ),
 )
-_KERNELS: tuple[tuple[str, str, Attend, Way], ...] = (
+_KERNELS: tuple[tuple[str, str, Attend, Export], ...] = (
     ("for_flex", "torch flex_attention", flex_layer, lambda batch, _: _with_ids(batch, batch.for_flex())),
     (
         "for_torch_varlen",
@@ -100,7 +100,7 @@ _KERNELS: tuple[tuple[str, str, Attend, Way], ...] = (
         lambda batch, _: _with_ids(batch, batch.for_torch_varlen()),
     ),
 )
-_NAIVE: tuple[tuple[str, Way], ...] = (
+_NAIVE: tuple[tuple[str, Export], ...] = (
     ("input_ids alone", lambda batch, model: {"input_ids": batch.input_ids}),
     (
         "position_ids alone",
@@ -132,12 +132,15 @@ def diagnose(model: str, device: str | None = None) -> Diagnosis:
     batch = _trial_batch(where)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trials = [_try(name, kind, True, _copy(config, kind), way, batch) for name, kind, way in _EXPORTERS]
+        trials = [
+            _try(name, kind, True, _copy(config, kind), method, batch) for name, kind, method in _EXPORTERS
+        ]
         naive = _contrast(trials)
         trials += [
-            _try(name, kind, True, _layer(kind, layer), way, batch) for name, kind, layer, way in _KERNELS
+            _try(name, kind, True, _layer(kind, layer), method, batch)
+            for name, kind, layer, method in _KERNELS
         ]
-        trials += [_try(name, naive, False, _copy(config, naive), way, batch) for name, way in _NAIVE]
+        trials += [_try(name, naive, False, _copy(config, naive), method, batch) for name, method in _NAIVE]
         choice, reasons = _pick(config, where)
     return Diagnosis(
         model=model,
@@ -177,19 +180,23 @@ def _layer(implementation: str, attend: Attend) -> Make:
     return lambda dtype, device: PlainLayer(attend, device, dtype)
 
 
-def _try(name: str, implementation: str, exporter: bool, make: Make, way: Way, batch: PackedBatch) -> Trial:
-    outcome, detail = _outcome(implementation, make, way, batch)
-    return Trial(way=name, implementation=implementation, exporter=exporter, outcome=outcome, detail=detail)
+def _try(
+    name: str, implementation: str, exporter: bool, make: Make, method: Export, batch: PackedBatch
+) -> Trial:
+    outcome, detail = _outcome(implementation, make, method, batch)
+    return Trial(
+        method=name, implementation=implementation, exporter=exporter, outcome=outcome, detail=detail
+    )
 
 
-def _outcome(implementation: str, make: Make, way: Way, batch: PackedBatch) -> tuple[str, str]:
+def _outcome(implementation: str, make: Make, method: Export, batch: PackedBatch) -> tuple[str, str]:
     """Run one way; whatever stops it is what the doctor is there to tell."""
     obstacle = _obstacle(implementation, batch.device)
     if obstacle is not None:
         return CANNOT_RUN, obstacle
     try:
         model = make(torch.bfloat16 if implementation in _HALF_ONLY else torch.float32, batch.device)
-        worst = assert_isolated(model, batch, export=lambda each: way(each, model))
+        worst = assert_isolated(model, batch, export=lambda each: method(each, model))
     except IsolationError as error:
         return (LEAKS, _leaks(error)) if error.leaks else (DIFFERS, _first(error))
     except DoctorError:

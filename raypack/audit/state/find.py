@@ -21,7 +21,7 @@ from raypack.source.paths.location import public
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LocatedCheckpoint:
     """A checkpoint and the loaders whose state it holds."""
 
     run: Path
@@ -47,7 +47,7 @@ class Found:
         return self.names[0]
 
 
-def find(run: Path) -> Found:
+def find(run: Path) -> LocatedCheckpoint:
     """Find the last checkpoint of a run, or take a path that is a checkpoint.
 
     Raises:
@@ -55,11 +55,11 @@ def find(run: Path) -> Found:
     """
     filesystem, path = open_path(run)
     checkpoint = last_checkpoint(filesystem, path)
-    return Found(run, filesystem, checkpoint, tuple(loader_names(filesystem, checkpoint)))
+    return LocatedCheckpoint(run, filesystem, checkpoint, tuple(loader_names(filesystem, checkpoint)))
 
 
 @contextmanager
-def named(found: Found) -> Iterator[None]:
+def named(found: LocatedCheckpoint) -> Iterator[None]:
     """Name the checkpoint where what it holds cannot be planned on its source.
 
     Raises:
@@ -83,7 +83,7 @@ class Reached:
     """Why the source cannot be read; empty where it can."""
 
 
-def reach(found: Found, name: str | None, source: Path | None = None) -> Reached:
+def reach(found: LocatedCheckpoint, name: str | None, source: Path | None = None) -> Reached:
     """Read a loader's part of a checkpoint, and open the source that it was trained on.
 
     Args:
@@ -106,7 +106,7 @@ def reach(found: Found, name: str | None, source: Path | None = None) -> Reached
     return Reached(state, records, opened, fault)
 
 
-def _open(files: StateFiles, found: Found, source: Path | None) -> tuple[ArrowSource | None, str]:
+def _open(files: StateFiles, found: LocatedCheckpoint, source: Path | None) -> tuple[ArrowSource | None, str]:
     place = public(os.fspath(source) if source is not None else files.source_path)
     try:
         return open_recorded(files.source_path, found.run, source), ""

@@ -17,7 +17,7 @@ _STEPS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class Remaining:
     """What of an epoch is not committed."""
 
     examples: int
@@ -28,7 +28,7 @@ class Left:
     """Optimizer steps, under the rank deal those of the checkpoint's number of data ranks."""
 
 
-def left_of(state: RunState, source: ArrowSource | None) -> Left:
+def remaining_of(state: RunState, source: ArrowSource | None) -> Remaining:
     """Count what is left of the epoch, by its plan where the source is readable and little is left.
 
     Args:
@@ -50,18 +50,18 @@ def _by_plan(plan: StepPlannerState | RankPlan) -> int:
     return plan.source_length - plan.cursor.position - min(plan.window or 0, plan.source_length)
 
 
-def _by_records(state: RunState) -> Left:
+def _by_records(state: RunState) -> Remaining:
     """Take what the ledger counts from what the source's summary says."""
     plan, epochs = state.plan, state.ledger.epochs
     entry = epochs[-1] if epochs and epochs[-1].epoch == plan.epoch else None
     committed = entry.receipt.examples + entry.refused.receipt.examples if entry else 0
     tokens = max(0, state.source["tokens"] - (entry.tokens if entry else 0))
     if isinstance(plan, RankPlan):
-        return Left(examples=plan.consolidated.sampler.remaining, tokens=tokens)
-    return Left(examples=max(0, plan.source_length - committed), tokens=tokens)
+        return Remaining(examples=plan.consolidated.sampler.remaining, tokens=tokens)
+    return Remaining(examples=max(0, plan.source_length - committed), tokens=tokens)
 
 
-def _of_steps(plan: StepPlannerState, source: ArrowSource) -> Left:
+def _of_steps(plan: StepPlannerState, source: ArrowSource) -> Remaining:
     planner = StepPlanner.from_state(plan, source.lengths, plan.options)
     examples = tokens = batches = steps = 0
     while planned := planner.steps(0, _STEPS_AT_ONCE):
@@ -70,16 +70,16 @@ def _of_steps(plan: StepPlannerState, source: ArrowSource) -> Left:
         batches += sum(len(step.batches) for step in planned)
         steps += len(planned)
         planner.commit_to(planned[-1].end)
-    return Left(examples=examples, tokens=tokens, batches=batches, steps=steps)
+    return Remaining(examples=examples, tokens=tokens, batches=batches, steps=steps)
 
 
-def _of_ranks(plan: RankPlan, source: ArrowSource, world_size: int, counted: Left) -> Left:
+def _of_ranks(plan: RankPlan, source: ArrowSource, world_size: int, counted: Remaining) -> Remaining:
     counts = [
         StatefulTokenBatchSampler.reshard(plan.consolidated, r, world_size, source.lengths)
         for r in range(world_size)
     ]
     batches = [sampler.remaining_batches() for sampler in counts]
-    return Left(
+    return Remaining(
         examples=counted.examples,
         tokens=counted.tokens,
         batches=sum(batches),

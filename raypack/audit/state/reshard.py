@@ -9,7 +9,7 @@ import numpy as np
 
 from raypack.arguments import integer
 from raypack.audit.recorded_source import Path
-from raypack.audit.state.find import Found, find, named, reach
+from raypack.audit.state.find import LocatedCheckpoint, find, named, reach
 from raypack.audit.state.remaining import rank_steps
 from raypack.audit.state.reshard_proof import Proof, prove, stretches
 from raypack.audit.state.write import check_target, write_reshard
@@ -122,7 +122,7 @@ def reshard(
 
 
 def _resharded(
-    found: Found, world_size: int, name: str | None, source: Path | None, out: Path | None
+    found: LocatedCheckpoint, world_size: int, name: str | None, source: Path | None, out: Path | None
 ) -> Reshard:
     """Deal a checkpoint that was found; see `reshard`."""
     reached = reach(found, name, source)

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow.fs as pafs
 
 from raypack.audit.recorded_source import Path
-from raypack.audit.state.find import Found, find, named, reach
-from raypack.audit.state.remaining import Left, left_of
+from raypack.audit.state.find import LocatedCheckpoint, find, named, reach
+from raypack.audit.state.remaining import Remaining, remaining_of
 from raypack.batching.steps.state import StepPlannerState
 from raypack.checkpoint.files import FOLDER
 from raypack.checkpoint.reading import folder_of
@@ -27,7 +27,7 @@ class StateView:
     state: RunState
     source_fault: str
     """Why the source cannot be read; empty where it can."""
-    left: Left
+    left: Remaining
     """What is left of the epoch."""
     files: tuple[tuple[str, int], ...]
     """The loader's files with their sizes in bytes."""
@@ -60,7 +60,7 @@ class StateView:
         return {
             "checkpoint": self.checkpoint,
             "loader": self.name,
-            **{name: getattr(state, name) for name in ("deal", "nonce", "world_size", "step")},
+            **{name: getattr(state, name) for name in ("deal", "report_id", "world_size", "step")},
             "epoch": state.plan.epoch,
             "goal": state.goal.to_dict(),
             "source": self.source(),
@@ -89,10 +89,10 @@ def show(run: Path, *, name: str | None = None, source: Path | None = None) -> l
     return [_view(found, one, source) for one in names]
 
 
-def _view(found: Found, name: str | None, source: Path | None) -> StateView:
+def _view(found: LocatedCheckpoint, name: str | None, source: Path | None) -> StateView:
     reached = reach(found, name, source)
     with named(found):
-        left = left_of(reached.state, reached.source)
+        left = remaining_of(reached.state, reached.source)
     files, others = _files(found, name)
     return StateView(
         checkpoint=found.path,
@@ -105,7 +105,7 @@ def _view(found: Found, name: str | None, source: Path | None) -> StateView:
     )
 
 
-def _files(found: Found, name: str | None) -> tuple[tuple[tuple[str, int], ...], tuple[int, int]]:
+def _files(found: LocatedCheckpoint, name: str | None) -> tuple[tuple[tuple[str, int], ...], tuple[int, int]]:
     infos = found.filesystem.get_file_info(pafs.FileSelector(found.path, recursive=True))
     sizes = {info.path: int(info.size) for info in infos if info.type == pafs.FileType.File}
     ours, own = f"{found.path}/{FOLDER}/", folder_of(found.path, name) + "/"

@@ -63,7 +63,7 @@ def _state_facts(view: StateView) -> dict[str, Any]:
     cursor = ", ".join(f"{name} {_number(value)}" for name, value in view.cursor().items())
     return {
         "deal": state.deal,
-        "nonce": state.nonce,
+        "report_id": state.report_id,
         "data ranks": state.world_size,
         "step": state.step,
         "epoch": state.plan.epoch,

@@ -15,7 +15,7 @@ from raypack.batching.rank.state import TokenBatchState
 from raypack.checkpoint.files import (
     FOLDER,
     loader_folder,
-    nonce_in_name,
+    report_id_in_name,
     write_manifest,
     write_rank,
     write_state,
@@ -38,7 +38,7 @@ def check_target(out: recorded_source.Path, name: str | None) -> Path:
             f"out must be a local directory, got {text!r}: write there, then copy it, manifest.json last"
         )
     directory = Path(text).expanduser().absolute()
-    if nonce_in_name(str(directory)):
+    if report_id_in_name(str(directory)):
         raise CheckpointError(
             f"out must not be named as the checkpoint of a report is, got {directory.name!r}: its state "
             "would be refused there as stale; choose another name"
@@ -86,11 +86,11 @@ def write_reshard(
 
 
 def _write(stage: Path, name: str | None, state: RunState, records: list[TokenBatchState]) -> None:
-    folder, nonce = loader_folder(stage, name), uuid.uuid4().hex
-    values = {**state.to_dict(), "nonce": nonce, "world_size": len(records)}
+    folder, report_id = loader_folder(stage, name), uuid.uuid4().hex
+    values = {**state.to_dict(), "report_id": report_id, "world_size": len(records)}
     files = write_state(folder, values)
     for rank, record in enumerate(records):
-        files |= write_rank(folder, record.to_dict(), nonce=nonce, rank=rank, world_size=len(records))
+        files |= write_rank(folder, record.to_dict(), report_id=report_id, rank=rank, world_size=len(records))
     write_manifest(folder, values, files)
 
 

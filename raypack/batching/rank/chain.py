@@ -77,10 +77,10 @@ class BatchChain:
     def _last(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else self._start
 
-    def _ends_after(self, slot: int, stretch: int) -> NDArray[np.int64]:
-        """Return the ends of one batch or more, found among the next ``stretch`` slots."""
+    def _ends_after(self, slot: int, plan_run: int) -> NDArray[np.int64]:
+        """Return the ends of one batch or more, found among the next ``plan_run`` slots."""
         while True:
-            stop = min(slot + stretch, self._size)
+            stop = min(slot + plan_run, self._size)
             indices = self._reader.between(slot, stop)
             ends = greedy_ends(self._lengths[indices], self._options, indices) + slot
             if stop == self._size:
@@ -88,4 +88,4 @@ class BatchChain:
             if len(ends) > 1:
                 # The last batch may go on beyond the stretch.
                 return ends[:-1]
-            stretch *= 2
+            plan_run *= 2

@@ -40,12 +40,12 @@ class RowMeta(NamedTuple):
 class PlanBlock:
     """Plans of the micro-batches ``first`` to ``first + len(counts)`` of one rank.
 
-    Micro-batches are numbered from the state that the attempt began with. Rows below ``first + gone``
+    Micro-batches are numbered from the state that the attempt began with. Rows below ``first + num_expired``
     were committed before and are not planned again: they hold nothing.
     """
 
     first: int
-    gone: int
+    num_expired: int
     meta: npt.NDArray[np.int64]
     """Shape (rows, len(RowMeta._fields))."""
     counts: npt.NDArray[np.int64]

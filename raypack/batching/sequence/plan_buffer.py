@@ -17,7 +17,7 @@ from raypack.batching.sequence.planned_step import PlannedStep, StepSource
 from raypack.batching.steps.step import StepCursor
 
 
-class AddressedPlans:
+class PlanBuffer:
     """The plans of some ranks, by number of micro-batch.
 
     Args:
@@ -51,15 +51,17 @@ class AddressedPlans:
         while not self._ended and self._frontier < first + count:
             self._plan_step()
         stop = min(first + count, self._frontier)
-        gone = max(0, min(self.floor, stop) - first)
-        rows = [*self._rows(rank, first + gone, stop)]
+        num_expired = max(0, min(self.floor, stop) - first)
+        rows = [*self._rows(rank, first + num_expired, stop)]
         empty = np.empty(0, np.int64)
         width = len(RowMeta._fields)
         return PlanBlock(
             first=first,
-            gone=gone,
-            meta=np.array([[0] * width] * gone + [meta for meta, _ in rows], np.int64).reshape(-1, width),
-            counts=np.array([0] * gone + [len(plan.indices) for _, plan in rows], np.int64),
+            num_expired=num_expired,
+            meta=np.array([[0] * width] * num_expired + [meta for meta, _ in rows], np.int64).reshape(
+                -1, width
+            ),
+            counts=np.array([0] * num_expired + [len(plan.indices) for _, plan in rows], np.int64),
             indices=np.concatenate([empty, *(plan.indices for _, plan in rows)]),
         )
 

@@ -1,4 +1,4 @@
-"""What of a window was trained before its rest was packed anew under other options."""
+"""The committed prefix of a window whose rest was repacked under other options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_REPACKED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Repacked:
+class CommittedPrefix:
     """The first batches of a window, or of what was left of it, committed under other options."""
 
     options: TokenBatchOptions
@@ -34,7 +34,7 @@ class Repacked:
         return {"options": self.options.to_dict(), "batches": self.batches}
 
     @classmethod
-    def from_dict(cls, value: object) -> Repacked:
+    def from_dict(cls, value: object) -> CommittedPrefix:
         """Check untrusted values and return the record.
 
         Raises:
@@ -45,7 +45,7 @@ class Repacked:
         return build("repacked", cls, record)
 
 
-def read_repacked(value: object) -> tuple[Repacked, ...]:
+def read_committed_prefixes(value: object) -> tuple[CommittedPrefix, ...]:
     """Check an untrusted list of records and return them.
 
     Raises:
@@ -53,4 +53,4 @@ def read_repacked(value: object) -> tuple[Repacked, ...]:
     """
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence) or len(value) > MOST_REPACKED:
         raise SamplerError(f"repacked must be a list of at most {MOST_REPACKED} records, got {shown(value)}")
-    return tuple(Repacked.from_dict(part) for part in value)
+    return tuple(CommittedPrefix.from_dict(part) for part in value)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from raypack.batching.greedy import greedy_ends
 from raypack.batching.lengths import LengthTable
 from raypack.batching.options import TokenBatchOptions
-from raypack.batching.steps.planned_run import Boundary, Stretch, stretch_of
+from raypack.batching.steps.planned_run import Boundary, PlannedRun, planned_run_of
 from raypack.sampling.orders.epoch_order import EpochOrder
 
 _SMALLEST_STRETCH = 1 << 12
@@ -37,14 +37,14 @@ class GreedyPacker:
         self._order, self._lengths, self._options = order, lengths, options
         self._supervised = supervised
 
-    def stretch(self, start: Boundary, count: int) -> Stretch:
+    def plan_run(self, start: Boundary, count: int) -> PlannedRun:
         """Return batches from a boundary on, about ``count``; none at the epoch's end."""
         position, _ = start
         if position == len(self._lengths):
-            return Stretch()
+            return PlannedRun()
         indices, lengths, ends = self._closed(position, self._examples(count))
         boundaries = [(position + end, 0) for end in ends.tolist()]
-        return stretch_of(indices, lengths, ends, boundaries, self._options, self._supervised)
+        return planned_run_of(indices, lengths, ends, boundaries, self._options, self._supervised)
 
     def count(self, start: Boundary) -> int:
         """Return how many batches there are from a boundary to the epoch's end."""

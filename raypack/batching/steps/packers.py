@@ -10,7 +10,7 @@ import numpy.typing as npt
 from raypack.arguments import optional_integer, shown
 from raypack.batching.lengths import LengthTable
 from raypack.batching.options import TokenBatchOptions
-from raypack.batching.steps.committed_prefix import Repacked
+from raypack.batching.steps.committed_prefix import CommittedPrefix
 from raypack.batching.steps.greedy_packer import GreedyPacker
 from raypack.batching.steps.planned_batches import Packer
 from raypack.batching.steps.windows import WindowPacker, window_of
@@ -25,7 +25,7 @@ def packer_of(
     supervised: npt.NDArray[Any] | None,
     *,
     window: int | None,
-    repacked: tuple[Repacked, ...],
+    repacked: tuple[CommittedPrefix, ...],
     position: int,
 ) -> Packer:
     """Return the packer of an epoch: of windows, or greedy where ``window`` is None.

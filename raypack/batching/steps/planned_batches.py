@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from raypack.batching.steps.planned_run import Boundary, Stretch
+from raypack.batching.steps.planned_run import Boundary, PlannedRun
 
 
 class Packer(Protocol):
     """Makes batches of an epoch's order, from any boundary on; a pure function of the boundary."""
 
-    def stretch(self, start: Boundary, count: int) -> Stretch:
+    def plan_run(self, start: Boundary, count: int) -> PlannedRun:
         """Return one or more batches from a boundary on, about ``count``; none at the epoch's end."""
 
     def count(self, start: Boundary) -> int:
@@ -29,7 +29,7 @@ class PlannedBatches:
         self._packer = packer
         self._start = start
         self._ended = False
-        self.known = Stretch()
+        self.known = PlannedRun()
 
     def __len__(self) -> int:
         return len(self.known.plans)
@@ -37,7 +37,7 @@ class PlannedBatches:
     def extend_to(self, count: int) -> None:
         """Plan on until there are ``count`` batches or the epoch ends."""
         while len(self) < count and not self._ended:
-            more = self._packer.stretch(self.known.ends[-1] if len(self) else self._start, count - len(self))
+            more = self._packer.plan_run(self.known.ends[-1] if len(self) else self._start, count - len(self))
             self._ended = not more.plans
             self.known.extend(more)
 
@@ -52,7 +52,7 @@ class PlannedBatches:
         if reached == end:
             self.known.drop(count)
         else:
-            self.known, self._ended = Stretch(), False
+            self.known, self._ended = PlannedRun(), False
         self._start = end
 
     def count(self) -> int:

@@ -17,7 +17,7 @@ Boundary = tuple[int, int]
 
 
 @dataclass(slots=True)
-class Stretch:
+class PlannedRun:
     """Batches that follow one another, a list a column."""
 
     plans: list[TokenBatchPlan] = field(default_factory=list)
@@ -27,7 +27,7 @@ class Stretch:
     """Label tokens."""
     ends: list[Boundary] = field(default_factory=list)
 
-    def extend(self, other: Stretch) -> None:
+    def extend(self, other: PlannedRun) -> None:
         """Append the batches of another stretch."""
         for own, more in zip(self._columns(), other._columns(), strict=True):
             own.extend(more)
@@ -41,14 +41,14 @@ class Stretch:
         return self.plans, self.squares, self.supervised, self.ends
 
 
-def stretch_of(
+def planned_run_of(
     indices: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int32],
     ends: npt.NDArray[np.int64],
     boundaries: list[Boundary],
     options: TokenBatchOptions,
     supervised: npt.NDArray[Any] | None,
-) -> Stretch:
+) -> PlannedRun:
     """Return the batches of examples that lie batch after batch.
 
     Args:
@@ -60,10 +60,10 @@ def stretch_of(
         supervised: Label tokens by source index, shape (N,); None is length - 1.
     """
     if not len(ends):
-        return Stretch()
+        return PlannedRun()
     figures = BatchFigures.of(lengths, ends, options)
     if supervised is None:
         labels = figures.real_tokens - np.diff(ends, prepend=0)
     else:
         labels = np.add.reduceat(supervised[indices], np.append(0, ends[:-1]), dtype=np.int64)
-    return Stretch(figures.plans(indices, ends), figures.squares, labels.tolist(), boundaries)
+    return PlannedRun(figures.plans(indices, ends), figures.squares, labels.tolist(), boundaries)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from raypack.arguments import choice, integer, optional_integer, text
 from raypack.batching.lengths import LengthTable
 from raypack.batching.options import TokenBatchOptions
-from raypack.batching.steps.committed_prefix import MOST_REPACKED, Repacked
+from raypack.batching.steps.committed_prefix import MOST_REPACKED, CommittedPrefix
 from raypack.batching.steps.packers import check_same, checked_supervised, checked_window, packer_of
 from raypack.batching.steps.planned_batches import PlannedBatches
 from raypack.batching.steps.state import PACKINGS, SHUFFLES, StepPlannerState
@@ -76,7 +76,7 @@ class StepPlanner:
         self._epoch = integer("epoch", epoch, minimum=0, maximum=2**64 - 1)
         self._order = self._order_of(self._epoch)
         self._cursor = StepCursor()
-        self._repacked: tuple[Repacked, ...] = ()
+        self._repacked: tuple[CommittedPrefix, ...] = ()
         self._ahead = self._batches_from_cursor()
 
     # -- what it is ------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class StepPlanner:
                 f"options may change {MOST_REPACKED} times in one window; go on to the next first"
             )
         if batches:
-            batches, repacked = 0, (*repacked, Repacked(self._options, batches))
+            batches, repacked = 0, (*repacked, CommittedPrefix(self._options, batches))
         elif repacked and repacked[-1].options == options:  # back to what they were, nothing between
             batches, repacked = repacked[-1].batches, repacked[:-1]
         self._cursor, self._repacked = replace(self._cursor, batches=batches), repacked

@@ -7,7 +7,7 @@ from typing import Any
 
 from raypack.arguments import choice, integer, optional_integer, shown, text
 from raypack.batching.options import TokenBatchOptions
-from raypack.batching.steps.committed_prefix import Repacked, read_repacked
+from raypack.batching.steps.committed_prefix import CommittedPrefix, read_committed_prefixes
 from raypack.batching.steps.step import StepCursor
 from raypack.errors import SamplerError
 from raypack.sampling.states.records import build, check_record, check_version, read_fields
@@ -49,7 +49,7 @@ class StepPlannerState:
     """``full`` or ``block``."""
     cursor: StepCursor = field(default_factory=StepCursor)
     """The boundary after the last committed step."""
-    repacked: tuple[Repacked, ...] = ()
+    repacked: tuple[CommittedPrefix, ...] = ()
     """What was committed of the cursor's window under other options, in order."""
 
     def __post_init__(self) -> None:
@@ -115,5 +115,5 @@ class StepPlannerState:
         cursor = read_fields("cursor", record["cursor"], tuple(f.name for f in fields(StepCursor)))
         record["options"] = TokenBatchOptions.from_dict(record["options"])
         record["cursor"] = build("cursor", StepCursor, cursor)
-        record["repacked"] = read_repacked(record["repacked"])
+        record["repacked"] = read_committed_prefixes(record["repacked"])
         return build(_NAME, cls, record)

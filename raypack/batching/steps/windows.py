@@ -18,8 +18,8 @@ from raypack.batching.best_fit import best_fit_bins
 from raypack.batching.lengths import LengthTable
 from raypack.batching.options import TokenBatchOptions
 from raypack.batching.steps.background import Background
-from raypack.batching.steps.committed_prefix import Repacked
-from raypack.batching.steps.planned_run import Boundary, Stretch, stretch_of
+from raypack.batching.steps.committed_prefix import CommittedPrefix
+from raypack.batching.steps.planned_run import Boundary, PlannedRun, planned_run_of
 from raypack.errors import SamplerError
 from raypack.sampling.orders.epoch_order import EpochOrder
 from raypack.sampling.orders.permutation import KeyedPermutation
@@ -67,20 +67,20 @@ class WindowPacker:
         supervised: npt.NDArray[Any] | None,
         *,
         window: int,
-        repacked: tuple[Repacked, ...] = (),
+        repacked: tuple[CommittedPrefix, ...] = (),
         position: int = 0,
     ) -> None:
         self._order, self._lengths, self._options = order, lengths, options
         self._supervised = supervised
         self._window = window
         self._repacked, self._position = repacked, position
-        self._next: Background[int, Stretch] = Background(self._pack)
+        self._next: Background[int, PlannedRun] = Background(self._pack)
 
-    def stretch(self, start: Boundary, count: int) -> Stretch:
+    def plan_run(self, start: Boundary, count: int) -> PlannedRun:
         """Return the rest of a window; none at the epoch's end."""
         position, batches = start
         if position >= len(self._lengths):
-            return Stretch()
+            return PlannedRun()
         whole = self._next.get(position)
         if batches >= len(whole.plans):
             raise _beyond(start, len(whole.plans))
@@ -103,13 +103,13 @@ class WindowPacker:
             total += best_fit_bins(lengths, self._options, indices)[1]
         return total
 
-    def _pack(self, position: int) -> Stretch:
+    def _pack(self, position: int) -> PlannedRun:
         indices, lengths, key = self._rest(position)
         arranged, ends = _arranged(indices, lengths, self._options, key)
         after = min(position + self._window, len(self._lengths))
         boundaries = [(position, number) for number in range(1, len(ends))] + [(after, 0)]
         lengths = lengths[arranged]
-        return stretch_of(indices[arranged], lengths, ends, boundaries, self._options, self._supervised)
+        return planned_run_of(indices[arranged], lengths, ends, boundaries, self._options, self._supervised)
 
     def _rest(self, position: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], bytes | None]:
         """Return what of a window is to be packed under the present options, and the key of its batches."""

@@ -8,7 +8,7 @@ import torch
 
 from raypack.collate.layout import device_placing, host_placing
 from raypack.collate.layout.batch_shape import PACKED, BatchShape, indices_of
-from raypack.collate.layout.batch_tensors import Placed
+from raypack.collate.layout.batch_tensors import BatchTensors
 from raypack.collate.layout.flat import FlatDocuments, Tokens
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def fields_of(
     }
 
 
-def _place(flat: FlatDocuments, shape: BatchShape, device: torch.device) -> Placed:
+def _place(flat: FlatDocuments, shape: BatchShape, device: torch.device) -> BatchTensors:
     offsets, size = shape.offsets(flat), shape.tokens(flat)
     left = shape.padding_side == "left"
     if device.type == "cpu":

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 
-class Placed(NamedTuple):
+class BatchTensors(NamedTuple):
     """Tensors of one device: four of (1, T) or (B, S), and the offsets."""
 
     input_ids: torch.Tensor

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from raypack.collate.layout.batch_tensors import Placed
+from raypack.collate.layout.batch_tensors import BatchTensors
 from raypack.collate.layout.flat import IGNORED, FlatDocuments, Tokens
 
 
@@ -31,7 +31,7 @@ def carry(arrays: list[npt.NDArray[Any]], device: torch.device) -> list[torch.Te
 
 def place_packed(
     flat: FlatDocuments, offsets: npt.NDArray[np.int32], size: int, pad_id: int, device: torch.device
-) -> Placed:
+) -> BatchTensors:
     """Lay documents one after another in one row of ``size`` tokens, padding last.
 
     Args:
@@ -53,7 +53,7 @@ def place_packed(
     labels[total:].fill_(IGNORED)
     labels.index_fill_(0, _starts(flat, cu_seqlens), IGNORED)
     positions, segments = count(cu_seqlens, total, size)
-    return Placed(ids[None], labels[None], positions[None], segments[None], cu_seqlens)
+    return BatchTensors(ids[None], labels[None], positions[None], segments[None], cu_seqlens)
 
 
 def count(cu_seqlens: torch.Tensor, total: int, size: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,7 +75,7 @@ def place_padded(
     device: torch.device,
     *,
     left: bool,
-) -> Placed:
+) -> BatchTensors:
     """Lay each document in a row of its own of ``size`` tokens.
 
     Args:
@@ -106,7 +106,7 @@ def place_padded(
     marks = marks.masked_fill(flat_positions == 0, IGNORED)
     ids, labels = spread(narrow_ids, pad_id), spread(marks, IGNORED)
     segments = spread(torch.ones_like(slots), 0, torch.int32)
-    return Placed(ids, labels, spread(flat_positions, 0), segments, cu_seqlens)
+    return BatchTensors(ids, labels, spread(flat_positions, 0), segments, cu_seqlens)
 
 
 def _carried(

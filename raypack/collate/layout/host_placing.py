@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from raypack.collate.layout.batch_tensors import Placed
+from raypack.collate.layout.batch_tensors import BatchTensors
 from raypack.collate.layout.flat import IGNORED, FlatDocuments, Tokens
 
 CACHED_BITS = 20
 """Log2 of the integers that are kept to count with: 8 MiB of them at the most."""
 
 
-def place_packed(flat: FlatDocuments, offsets: npt.NDArray[np.int32], size: int, pad_id: int) -> Placed:
+def place_packed(flat: FlatDocuments, offsets: npt.NDArray[np.int32], size: int, pad_id: int) -> BatchTensors:
     """Lay documents one after another in one row of ``size`` tokens, padding last.
 
     Args:
@@ -35,7 +35,7 @@ def place_packed(flat: FlatDocuments, offsets: npt.NDArray[np.int32], size: int,
 
 def place_padded(
     flat: FlatDocuments, offsets: npt.NDArray[np.int32], size: int, pad_id: int, *, left: bool
-) -> Placed:
+) -> BatchTensors:
     """Lay each document in a row of its own of ``size`` tokens.
 
     Args:
@@ -108,5 +108,5 @@ def _on_host(values: Tokens) -> npt.NDArray[Any]:
     return values.cpu().numpy() if isinstance(values, torch.Tensor) else values
 
 
-def _placed(*arrays: npt.NDArray[Any]) -> Placed:
-    return Placed(*map(torch.from_numpy, arrays))
+def _placed(*arrays: npt.NDArray[Any]) -> BatchTensors:
+    return BatchTensors(*map(torch.from_numpy, arrays))

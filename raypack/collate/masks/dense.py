@@ -11,7 +11,7 @@ import torch
 
 from raypack.arguments import choice, optional_integer, shown, type_name
 from raypack.collate.masks import host_raster
-from raypack.collate.masks.device_raster import paint_on_device
+from raypack.collate.masks.device_raster import rasterize_on_device
 from raypack.collate.masks.intervals import (
     KINDS,
     PAD_ROWS,
@@ -86,11 +86,11 @@ def build_attention_mask(
     within_runs = segment_ids is None or (on_host and not _scattered(runs))
     intervals = key_intervals(runs, kind, window, pad_rows, prefix, within_runs=within_runs)
     if not on_host:
-        paint_on_device(mask, None if within_runs else runs.ids, intervals, values)
+        rasterize_on_device(mask, None if within_runs else runs.ids, intervals, values)
     elif within_runs:
-        host_raster.paint_on_host(mask, intervals, values)
+        host_raster.rasterize_on_host(mask, intervals, values)
     else:
-        host_raster.paint_scattered_on_host(mask, runs.ids, intervals, values)
+        host_raster.rasterize_scattered_on_host(mask, runs.ids, intervals, values)
     return mask.unsqueeze(1)
 
 

@@ -1,4 +1,4 @@
-"""Writing a mask on a device from intervals: in one kernel where something there makes one."""
+"""Rasterizing a mask on a device from intervals: in one kernel where something there makes one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EAGER_ROWS = 1024
 """Rows written at once where nothing fuses the expression, so that its parts stay small."""
 
 
-def paint_on_device(
+def rasterize_on_device(
     mask: torch.Tensor, ids: torch.Tensor | None, intervals: Intervals, values: Values
 ) -> None:
     """Write a contiguous (B, S, S) mask; ids are compared where they are given.
@@ -25,16 +25,16 @@ def paint_on_device(
     Nothing is read back. With Triton in its own kernel, elsewhere by the compiled expression, and on
     CUDA without Triton (which `torch.compile` needs there) a band of rows at a time.
     """
-    way = painter_of(mask.device.type, importlib.util.find_spec("triton") is not None)
-    if way == "triton":
-        from raypack.collate.masks.triton_raster import paint_with_triton
+    kind = rasterizer_of(mask.device.type, importlib.util.find_spec("triton") is not None)
+    if kind == "triton":
+        from raypack.collate.masks.triton_raster import rasterize_with_triton
 
-        paint_with_triton(mask, ids, intervals, values)
+        rasterize_with_triton(mask, ids, intervals, values)
     else:
-        paint_by_expression(mask, ids, intervals, values, compiled=way == "compiled")
+        rasterize_by_expression(mask, ids, intervals, values, compiled=kind == "compiled")
 
 
-def painter_of(device_type: str, has_triton: bool) -> str:
+def rasterizer_of(device_type: str, has_triton: bool) -> str:
     """Return ``"triton"``, ``"compiled"`` or ``"eager"``."""
     if device_type == "cuda":
         return "triton" if has_triton else "eager"
@@ -47,7 +47,7 @@ def launch_grid(batch: int, length: int) -> tuple[int, int, int]:
     return -(-length // keys), -(-length // rows), batch
 
 
-def paint_by_expression(
+def rasterize_by_expression(
     mask: torch.Tensor, ids: torch.Tensor | None, intervals: Intervals, values: Values, *, compiled: bool
 ) -> None:
     """Write a mask by the plain expression, fused or a band of rows at a time."""

@@ -1,4 +1,4 @@
-"""Writing a mask on the CPU from intervals, with nothing of the mask's size beside it.
+"""Rasterizing a mask on the CPU from intervals, with nothing of the mask's size beside it.
 
 The rows of a mask are windows into a template: the row that sees keys ``low`` to ``high`` of S is S cells
 of "blocked, allowed, blocked", cut out where its edges fall right. `torch.index_select` copies such windows
@@ -43,15 +43,15 @@ def unwritten(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) 
     return torch.from_numpy(np.empty(size, dtype=np.uint8)).view(dtype).view(shape)
 
 
-def paint_on_host(mask: torch.Tensor, intervals: Intervals, values: Values) -> None:
+def rasterize_on_host(mask: torch.Tensor, intervals: Intervals, values: Values) -> None:
     """Write a (B, S, S) mask on the CPU from intervals within runs, whose ends never fall along a row."""
     allowed, blocked = value_bits(values, mask.dtype)
     cells = mask.view(TORCH_BITS[mask.dtype.itemsize])
     for square, low, high in zip(cells.unbind(), intervals.low, intervals.high, strict=True):
-        _paint_square(square, low, high, allowed, blocked)
+        _rasterize_square(square, low, high, allowed, blocked)
 
 
-def paint_scattered_on_host(
+def rasterize_scattered_on_host(
     mask: torch.Tensor, ids: npt.NDArray[Any], intervals: Intervals, values: Values
 ) -> None:
     """Write a (B, S, S) mask on the CPU where an id comes again later in its row."""
@@ -68,7 +68,7 @@ def paint_scattered_on_host(
             np.copyto(square[rows], allowed, where=seen)
 
 
-def _paint_square(square: torch.Tensor, low: Places, high: Places, allowed: int, blocked: int) -> None:
+def _rasterize_square(square: torch.Tensor, low: Places, high: Places, allowed: int, blocked: int) -> None:
     """Write an (S, S) square: groups of wide rows each as a whole, the others onto blocked rows."""
     length = len(low)
     groups = list(_wide_groups(low, high))
@@ -77,7 +77,7 @@ def _paint_square(square: torch.Tensor, low: Places, high: Places, allowed: int,
         square[start:stop].fill_(blocked)
     if gaps:
         template = _narrow_template(NARROW, allowed, blocked, square.dtype)
-        _paint_narrow(square, *_emptied(low, high, groups), template)
+        _rasterize_narrow(square, *_emptied(low, high, groups), template)
     for start, stop, key in groups:
         edges = _edges(length, allowed, blocked, square.dtype)
         if key:
@@ -114,7 +114,7 @@ def _emptied(low: Places, high: Places, groups: list[tuple[int, int, int]]) -> t
     return low, high
 
 
-def _paint_narrow(square: torch.Tensor, low: Places, high: Places, template: torch.Tensor) -> None:
+def _rasterize_narrow(square: torch.Tensor, low: Places, high: Places, template: torch.Tensor) -> None:
     """Write the rows of a blocked square, none of which sees more than `NARROW` keys around its own place.
 
     What they see lies in a strip along the diagonal. Seen as a tensor whose rows start one cell further

@@ -18,7 +18,7 @@ from raypack.collate.masks.host_raster import TORCH_BITS, value_bits
 from raypack.collate.masks.intervals import Intervals
 
 
-def paint_with_triton(
+def rasterize_with_triton(
     mask: torch.Tensor, ids: torch.Tensor | None, intervals: Intervals, values: tuple[float, float]
 ) -> None:
     """Write a (B, S, S) mask in one kernel; ids are compared where they are given.
@@ -34,13 +34,13 @@ def paint_with_triton(
     batch, length = intervals.low.shape
     low, high = intervals.low.contiguous(), intervals.high.contiguous()
     owners = low if ids is None else ids.contiguous()
-    _paint_tile[launch_grid(batch, length)](
+    _rasterize_tile[launch_grid(batch, length)](
         cells, low, high, owners, length, allowed, blocked, ids is not None, *TILE
     )
 
 
 @triton.jit
-def _paint_tile(
+def _rasterize_tile(
     cells,
     low,
     high,

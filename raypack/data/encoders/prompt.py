@@ -20,7 +20,7 @@ from raypack.tokenizers.special_tokens import SpecialTokens
 _MERGED = (
     "the last tokens of the prompt merge with the completion's first, so a model would never see the prompt "
     "as it is trained; move the space (or what else joins them) from the prompt's end to the completion's "
-    "start, or choose boundary 'apart' to tokenise such rows in two"
+    "start, or choose on_token_merge 'separate' to tokenise their parts one by one"
 )
 
 
@@ -38,14 +38,14 @@ class PromptEncoder:
         self._after = np.array(special.after, np.int32)
         self._columns = options.columns.names
         self._train_all = options.train_on == "all"
-        self._apart = options.boundary == "apart"
+        self._separate = options.on_token_merge == "separate"
         self.record: dict[str, Scalar] = {
             **tokenizer_record(tokenizer, special.record),
             "rows": "prompt",
             "prompt_field": self._columns["prompt"],
             "completion_field": self._columns["completion"],
             "train_on": options.train_on,
-            "boundary": options.boundary,
+            "on_token_merge": options.on_token_merge,
         }
 
     def encode(self, rows: Sequence[Row], counts: PrepareCounts) -> Examples:
@@ -83,9 +83,9 @@ class PromptEncoder:
         size = len(prompt)
         if np.array_equal(whole[:size], prompt):
             return prompt, whole[size:]
-        if not self._apart:
+        if not self._separate:
             raise row.fault(_MERGED)
-        counts.apart += 1
+        counts.separated += 1
         return prompt, encode_checked(self._tokenizer, [completion], [row], plain=True)[1]
 
     def _join(

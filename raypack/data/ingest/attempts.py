@@ -1,4 +1,4 @@
-"""The gate that tasks pass: it knows who is at work, counts deaths, and closes when the job ends."""
+"""The tracker of attempts at chunks: it knows which run, counts deaths, closes with the job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ATTEMPTS = 4
 _DRAIN_S = 15.0
 
 
-class _Gate:
+class AttemptTracker:
     """Counts the attempts at each chunk and those that are under way."""
 
     def __init__(self) -> None:
@@ -37,21 +37,21 @@ class _Gate:
         return len(self._inside)
 
 
-def open_gate() -> Any:
-    """Start a gate; `drain` ends it."""
-    return ray.remote(num_cpus=0)(_Gate).remote()
+def start_tracker() -> Any:
+    """Start a tracker; `drain` ends it."""
+    return ray.remote(num_cpus=0)(AttemptTracker).remote()
 
 
-def drain(gate: Any) -> None:
+def drain(tracker: Any) -> None:
     """Close the gate, wait for those inside and end it, so that nothing is written behind the caller's back.
 
     A task whose worker was killed never leaves, so the wait has an end.
     """
     deadline = time.monotonic() + _DRAIN_S
     try:
-        while ray.get(gate.close.remote(), timeout=_DRAIN_S) and time.monotonic() < deadline:
+        while ray.get(tracker.close.remote(), timeout=_DRAIN_S) and time.monotonic() < deadline:
             time.sleep(0.05)
-        ray.kill(gate)
+        ray.kill(tracker)
     except ray.exceptions.RayError:
         # Ray itself is gone, and its workers with it.
         return

@@ -18,7 +18,7 @@ class PrepareCounts:
         pieces: Pieces that these gave.
         truncated: Documents cut short.
         dropped: Documents left out because they were too long.
-        apart: Prompts and completions whose tokens merge, so that each was tokenised on its own.
+        separated: Prompts and completions whose tokens merge, so that each was tokenised on its own.
         unsupervised: Examples left out because no token of them is trained on.
         examples: Examples written.
         tokens: Tokens written.
@@ -31,7 +31,7 @@ class PrepareCounts:
     pieces: int = 0
     truncated: int = 0
     dropped: int = 0
-    apart: int = 0
+    separated: int = 0
     unsupervised: int = 0
     examples: int = 0
     tokens: int = 0

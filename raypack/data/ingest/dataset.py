@@ -44,10 +44,10 @@ class ChunkWork:
 class _ChunkDatasource(Datasource):
     """One read task a chunk."""
 
-    def __init__(self, work: ChunkWork, gate: Any) -> None:
+    def __init__(self, work: ChunkWork, tracker: Any) -> None:
         super().__init__()
         self._work = work
-        self._gate = gate
+        self._tracker = tracker
         self._reference = ray.put(work.reader)
 
     def get_name(self) -> str:
@@ -66,22 +66,22 @@ class _ChunkDatasource(Datasource):
 
     def _reader(self, chunk: Chunk) -> Callable[[], Iterable[pa.Table]]:
         out, options = self._work.out, self._work.options
-        gate, reader = self._gate, self._reference
-        return lambda: [_attempt(chunk, out, reader, options, gate).to_table()]
+        tracker, reader = self._tracker, self._reference
+        return lambda: [_attempt(chunk, out, reader, options, tracker).to_table()]
 
 
 def _metadata() -> BlockMetadata:
     return BlockMetadata(num_rows=1, size_bytes=None, input_files=None, exec_stats=None)
 
 
-def _attempt(chunk: Chunk, out: str, reader: Any, options: PrepareOptions, gate: Any) -> ChunkResult:
+def _attempt(chunk: Chunk, out: str, reader: Any, options: PrepareOptions, tracker: Any) -> ChunkResult:
     """Prepare a chunk in a worker, unless the job has ended or the chunk has killed too many workers.
 
     Ray Data tries a dead task again for ever, so the attempts are counted here.
     """
     try:
         # Inside the block: a cancelled task must leave, even if it was cancelled while it entered.
-        attempt = ray.get(gate.enter.remote(chunk.number))
+        attempt = ray.get(tracker.enter.remote(chunk.number))
         if not attempt:
             return failed(chunk.number, "the job has ended")
         if attempt > ATTEMPTS:
@@ -92,7 +92,7 @@ def _attempt(chunk: Chunk, out: str, reader: Any, options: PrepareOptions, gate:
         reason = str(error).split("\n")[0]
         return failed(chunk.number, f"the tokenizer cannot be loaded in a worker: {reason}")
     finally:
-        gate.leave.remote(chunk.number)
+        tracker.leave.remote(chunk.number)
 
 
 def _deaths(chunk: Chunk) -> str:
@@ -102,15 +102,15 @@ def _deaths(chunk: Chunk) -> str:
     )
 
 
-def run_chunks(work: ChunkWork, gate: Any) -> Generator[ChunkResult, None, None]:
+def run_chunks(work: ChunkWork, tracker: Any) -> Generator[ChunkResult, None, None]:
     """Run the chunks in parallel and yield their results in order.
 
     Args:
         work: What to do.
-        gate: The gate that tasks pass.
+        tracker: The tracker of attempts.
     """
     dataset = ray.data.read_datasource(
-        _ChunkDatasource(work, gate),
+        _ChunkDatasource(work, tracker),
         override_num_blocks=len(work.chunks),
         num_cpus=1,
     )

@@ -12,7 +12,7 @@ import ray
 import ray.exceptions
 
 from raypack.data.formats.inputs import find_inputs
-from raypack.data.ingest.attempts import drain, open_gate
+from raypack.data.ingest.attempts import drain, start_tracker
 from raypack.data.ingest.choose_reader import choose_reader, record_of
 from raypack.data.ingest.chunk_task import ChunkResult
 from raypack.data.ingest.chunks import Chunk, cut_chunks
@@ -44,7 +44,7 @@ def prepare(
     fields: Mapping[str, str] | None = None,
     train_on: str = "answers",
     unsupervised: str = "error",
-    boundary: str = "error",
+    on_token_merge: str = "error",
     bos: Choice = None,
     eos: Choice = None,
     chat_template: str | os.PathLike[str] | None = None,
@@ -78,8 +78,8 @@ def prepare(
         train_on: ``answers``: the completion; what an assistant says in a chat. ``last_answer``: the last
             thing it says. ``all``: every token.
         unsupervised: What happens to an example without a token to train on: ``error`` or ``drop``.
-        boundary: What happens where the last tokens of a prompt merge with its completion's first:
-            ``error``, or ``apart``: such a row's two parts are tokenised on their own.
+        on_token_merge: What happens where the last tokens of a prompt merge with its completion's first:
+            ``error``, or ``separate``: such a row's two parts are tokenised one by one.
         bos: What stands before a text: None for what the tokenizer adds by itself, True for its BOS token,
             the text of a token for that one, False for nothing.
         eos: What stands after it, likewise. A prompt's completion ends with EOS unless this is False.
@@ -107,7 +107,7 @@ def prepare(
         fields=fields,
         train_on=train_on,
         unsupervised=unsupervised,
-        boundary=boundary,
+        on_token_merge=on_token_merge,
         bos=bos,
         eos=eos,
         chat_template=None if chat_template is None else _read_template(chat_template),
@@ -154,10 +154,10 @@ def _add(manifest: ManifestWriter, result: ChunkResult) -> None:
 
 def _run(work: ChunkWork) -> Generator[ChunkResult, None, None]:
     """Yield the result of each chunk in order; the first fault ends the job."""
-    gate = open_gate()
+    tracker = start_tracker()
     done = 0
     try:
-        with closing(run_chunks(work, gate)) as results:
+        with closing(run_chunks(work, tracker)) as results:
             for result in results:
                 _check(result, work.chunks[done])
                 done += 1
@@ -165,7 +165,7 @@ def _run(work: ChunkWork) -> Generator[ChunkResult, None, None]:
     except ray.exceptions.RayError as error:
         raise PrepareError(f"the prepare job failed: {what_failed(error)}") from error
     finally:
-        drain(gate)
+        drain(tracker)
     if done != len(work.chunks):
         raise PrepareError(f"Ray Data gave the results of {done} chunks of {len(work.chunks)}")
 

@@ -14,7 +14,7 @@ from raypack.tokenizers.special_tokens import Choice, check_choice
 
 TRAIN_ON = ("answers", "last_answer", "all")
 UNSUPERVISED = ("error", "drop")
-BOUNDARY = ("error", "apart")
+ON_TOKEN_MERGE = ("error", "separate")
 CHUNK_BYTES = {"text": 64 << 20, "tokens": 64 << 20, "prompt": 8 << 20, "chat": 8 << 20}
 """Bytes of input a task, about: a worker needs ten times 64 MiB of memory for byte tokens, and minutes for
 8 MiB of chats."""
@@ -24,7 +24,7 @@ _MAXIMUM_LENGTH = 2**31 - 1
 _USES = {
     "train_on": ("prompt", "chat"),
     "unsupervised": ("prompt", "chat", "tokens"),
-    "boundary": ("prompt",),
+    "on_token_merge": ("prompt",),
     "bos": ("text", "prompt"),
     "eos": ("text", "prompt"),
     "chat_template": ("chat",),
@@ -41,7 +41,8 @@ class PrepareOptions:
         fields: The columns of the other kinds, by role, where they are not named like it.
         train_on: Which tokens of a prompt or a chat are trained on: one of `TRAIN_ON`.
         unsupervised: What happens to an example without a token to train on: one of `UNSUPERVISED`.
-        boundary: What happens where the tokens of a prompt merge with its completion's: one of `BOUNDARY`.
+        on_token_merge: What happens where tokens of a prompt and its completion merge: one of
+            `ON_TOKEN_MERGE`.
         bos: The special token before a text.
         eos: The special token after it.
         chat_template: The text of a Jinja template in place of the tokenizer's own.
@@ -56,7 +57,7 @@ class PrepareOptions:
     fields: Mapping[str, str] | None = None
     train_on: str = "answers"
     unsupervised: str = "error"
-    boundary: str = "error"
+    on_token_merge: str = "error"
     bos: Choice = None
     eos: Choice = None
     chat_template: str | None = None
@@ -69,7 +70,7 @@ class PrepareOptions:
         object.__setattr__(self, "columns", row_columns(self.rows, self.text_field, self.fields))
         choice("train_on", self.train_on, TRAIN_ON, error=PrepareError)
         choice("unsupervised", self.unsupervised, UNSUPERVISED, error=PrepareError)
-        choice("boundary", self.boundary, BOUNDARY, error=PrepareError)
+        choice("on_token_merge", self.on_token_merge, ON_TOKEN_MERGE, error=PrepareError)
         check_choice("bos", self.bos)
         check_choice("eos", self.eos)
         if self.chat_template is not None:
@@ -96,7 +97,7 @@ class PrepareOptions:
         object.__setattr__(self, "chunk_bytes", chunk)
 
     def _check_uses(self) -> None:
-        defaults = {"train_on": "answers", "unsupervised": "error", "boundary": "error"}
+        defaults = {"train_on": "answers", "unsupervised": "error", "on_token_merge": "error"}
         for name, kinds in _USES.items():
             if self.rows not in kinds and getattr(self, name) != defaults.get(name):
                 listed = " and ".join(map(repr, kinds))

@@ -26,7 +26,7 @@ _COLUMNS: dict[str, Any] = {
     "labels": pa.int32(),
 }
 SCHEMA = pa.schema(
-    [("first", pa.int64()), ("gone", pa.int64())]
+    [("first", pa.int64()), ("num_expired", pa.int64())]
     + [(name, pa.large_list(kind)) for name, kind in _COLUMNS.items()]
 )
 
@@ -64,7 +64,7 @@ def encode_block(block: PlanBlock, source: ArrowSource) -> pa.Table:
         "input_ids": input_ids,
         "labels": labels,
     }
-    arrays = [pa.array([block.first], pa.int64()), pa.array([block.gone], pa.int64())]
+    arrays = [pa.array([block.first], pa.int64()), pa.array([block.num_expired], pa.int64())]
     arrays += [_one_row(columns[name], kind) for name, kind in _COLUMNS.items()]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
@@ -90,11 +90,11 @@ def decode_block(table: pa.Table) -> list[StreamRow]:
 
 
 def _decode_row(table: pa.Table) -> list[StreamRow]:
-    first, gone = (table.column(name)[0].as_py() for name in ("first", "gone"))
+    first, num_expired = (table.column(name)[0].as_py() for name in ("first", "num_expired"))
     always = [name for name in _COLUMNS if name != "labels"]
     meta, counts, indices, lengths, input_ids = (_values(table.column(name)) for name in always)
     labels = _values(table.column("labels")) if table.column("labels").null_count == 0 else None
-    plans = PlanBlock(first, gone, meta.reshape(-1, len(RowMeta._fields)), counts, indices)
+    plans = PlanBlock(first, num_expired, meta.reshape(-1, len(RowMeta._fields)), counts, indices)
     return _rows(plans, input_ids, lengths, labels)
 
 
@@ -109,7 +109,7 @@ def _rows(
     tokens = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])[documents].tolist()
     documents, meta = documents.tolist(), block.meta.tolist()
     rows = []
-    for k in range(block.gone, len(block)):
+    for k in range(block.num_expired, len(block)):
         here, span = slice(*documents[k : k + 2]), slice(*tokens[k : k + 2])
         rows.append(
             StreamRow(

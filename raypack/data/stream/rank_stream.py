@@ -44,7 +44,7 @@ class Stream:
         self._blocks: queue.SimpleQueue[list[StreamRow] | BaseException | None] = queue.SimpleQueue()
         self._closed = threading.Event()
         self._next = 0
-        self._here = 0
+        self._rows_left = 0
         in_background(warm_receipts)
         source = read_blocks(spec, load_block) if backend == "direct" else dataset_blocks(spec, node_id)
         self._feeder = threading.Thread(
@@ -69,12 +69,12 @@ class Stream:
                         "was broken on the way"
                     )
                 self._next += 1
-                self._here = len(rows) - number
+                self._rows_left = len(rows) - number
                 yield row
 
     def has_row(self) -> bool:
         """Whether the block of the last row holds another, so that the next row comes at once."""
-        return self._here > 0
+        return self._rows_left > 0
 
     def close(self) -> None:
         """End the reader and the feeder; what was read ahead is dropped. May be called twice.

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from raypack.arguments import shown, type_name
 from raypack.errors import SamplerError
-from raypack.sampling.shard import Scope
+from raypack.sampling.shard import StridedShard
 from raypack.sampling.states.rank_state import SamplerState
 
 _SHARED = (
@@ -109,7 +109,7 @@ def _check_complete(found: dict[int, SamplerState], world_size: int) -> None:
     )
 
 
-def _check_heads(scopes: list[Scope]) -> None:
+def _check_heads(scopes: list[StridedShard]) -> None:
     """Deal the ranks' parts of the head back into one, which must increase."""
     head = np.empty(scopes[0].head_size, np.int64)
     for scope in scopes:

@@ -14,7 +14,7 @@ from raypack.arguments import integer
 from raypack.errors import SamplerError
 from raypack.sampling.orders.explicit_order import ExplicitOrder
 from raypack.sampling.orders.permutation import MAXIMUM_SIZE
-from raypack.sampling.shard import Scope
+from raypack.sampling.shard import StridedShard
 from raypack.sampling.states.consolidate import one_of_each_rank, remaining_head
 from raypack.sampling.states.fields import OrderRecord, check_head
 from raypack.sampling.states.rank_state import SamplerState
@@ -129,7 +129,7 @@ class ConsolidatedSamplerState(OrderRecord):
         order = self.epoch_order()
         return np.concatenate([order.at(self.head), order.slice(self.tail_start, self.epoch_size)])
 
-    def scope(self, rank: int, world_size: int) -> Scope:
+    def scope(self, rank: int, world_size: int) -> StridedShard:
         """Return a rank's part of what remains, dealt over a new world.
 
         Args:
@@ -143,4 +143,4 @@ class ConsolidatedSamplerState(OrderRecord):
         rank = integer("rank", rank, minimum=0, maximum=world_size - 1)
         head = self.head[rank::world_size].copy()
         head.flags.writeable = False
-        return Scope(rank, world_size, self.epoch_size, self.consumed, len(self.head), head)
+        return StridedShard(rank, world_size, self.epoch_size, self.consumed, len(self.head), head)

@@ -13,7 +13,7 @@ from raypack.arguments import integer
 from raypack.errors import SamplerError
 from raypack.sampling.orders.explicit_order import ExplicitOrder
 from raypack.sampling.orders.permutation import MAXIMUM_SIZE
-from raypack.sampling.shard import Scope, shard_size
+from raypack.sampling.shard import StridedShard, shard_size
 from raypack.sampling.states.fields import OrderRecord, check_head
 from raypack.sampling.states.records import check_version
 
@@ -100,9 +100,9 @@ class SamplerState(OrderRecord):
         put("committed", integer("committed", self.committed, minimum=0, maximum=size))
 
     @property
-    def scope(self) -> Scope:
+    def scope(self) -> StridedShard:
         """This rank's part of what was left when this world began."""
-        return Scope(
+        return StridedShard(
             self.rank, self.world_size, self.epoch_size, self.carried_consumed, self.head_size, self.head
         )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from raypack.source import ArrowSource
     from raypack.train.recipe import PackedData
 
-Agree = Callable[[list[int]], list[int]]
+AllReduce = Callable[[list[int]], list[int]]
 """Adds integers up over all data ranks; every process calls it once a step."""
 
 
@@ -39,7 +39,7 @@ class RankDeal:
         batches_per_step: Batches of a step over all ranks, as the run records it.
         steps: Steps of the epoch before the attempt.
         epochs: Epochs of the run.
-        agree: Adds integers up over all data ranks; see `counted_once`.
+        agree: Adds integers up over all data ranks; see `dedupe_peers`.
     """
 
     kind = "rank"
@@ -52,7 +52,7 @@ class RankDeal:
         batches_per_step: int,
         steps: int,
         epochs: int,
-        agree: Agree,
+        agree: AllReduce,
     ) -> None:
         self._sampler = sampler
         self._micros = micros
@@ -147,7 +147,7 @@ class RankDeal:
         return self._sampler.state().to_dict() if self._before is None else self._before[1]
 
 
-def counted_once(add: Agree, *, is_first_peer: bool) -> Agree:
+def dedupe_peers(add: AllReduce, *, is_first_peer: bool) -> AllReduce:
     """Return an agreement that counts each data rank once, where several processes share one.
 
     All processes take part, so that none goes ahead of its peers; those that are not the first of their

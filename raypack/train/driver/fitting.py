@@ -17,7 +17,7 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from raypack.guards import guard
 from raypack.train.driver.local_mode import run_locally
-from raypack.train.reporting.unsaved import forget, tell
+from raypack.train.reporting.unsaved import forget, log_unsaved
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +48,6 @@ def _telling(fit: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return result
         finally:
             with guard(logger, "raypack cannot say which steps of run %r are in no checkpoint", run):
-                tell(run, failed=failed)
+                log_unsaved(run, failed=failed)
 
     return telling

@@ -10,7 +10,7 @@ from typing import Any
 
 import ray
 
-from raypack.train.reporting.saving import RESIZE, Wish, ask_to_save
+from raypack.train.reporting.saving import RESIZE, SaveRequest, ask_to_save
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def save_before_resize(
 def _outcome(group: Any, timeout_s: float, count_saves: Callable[[], int]) -> str:
     wanted, deadline = count_saves() + 1, time.monotonic() + timeout_s
     try:
-        able = group.execute(ask_to_save, Wish(RESIZE, hold_s=timeout_s))
+        able = group.execute(ask_to_save, SaveRequest(RESIZE, hold_s=timeout_s))
     except ray.exceptions.RayActorError as error:  # a worker that has died since the last poll
         logger.warning("a rank cannot be asked to save: %s", error)
         return FAILED

@@ -12,7 +12,7 @@ from raypack.errors import ResourceError, StreamError
 from raypack.train.driver.need import Cluster, Need, units_of
 
 if TYPE_CHECKING:
-    from raypack.train.elastic.worker_context import Place
+    from raypack.train.elastic.worker_context import WorkerContext
     from raypack.train.recipe import PackedData
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def check_resources(need: Need, *, ends: bool = True) -> None:
         logger.error("the run waits for nodes to come back (%s): %s", _ENDING, fault)
 
 
-def check_readers(recipe: PackedData, place: Place) -> None:
+def check_readers(recipe: PackedData, worker: WorkerContext) -> None:
     """Refuse to open a loader whose readers can get no CPU beside the workers that run already.
 
     Raises:
@@ -54,20 +54,20 @@ def check_readers(recipe: PackedData, place: Place) -> None:
     if recipe.backend != "ray_data":
         return
     cluster = Cluster.current()
-    if units_of(cluster.cpus) - units_of(place.worker_cpus) >= place.world_size * units_of(READER_CPUS):
+    if units_of(cluster.cpus) - units_of(worker.worker_cpus) >= worker.world_size * units_of(READER_CPUS):
         return
-    fault = f"rank {place.rank}'s reader can get no CPU: {reader_numbers(place, cluster)}"
+    fault = f"rank {worker.rank}'s reader can get no CPU: {reader_numbers(worker, cluster)}"
     if not cluster.grows:
         raise StreamError(fault)
-    if place.rank == 0:
+    if worker.rank == 0:
         logger.warning("the run waits until the autoscaler adds nodes: %s", fault)
 
 
-def reader_numbers(place: Place, cluster: Cluster) -> str:
+def reader_numbers(worker: WorkerContext, cluster: Cluster) -> str:
     """Say how many CPUs there are, who reserves them, and how readers get some."""
     return (
         f"readers need {READER_CPUS:g} CPU on each rank's behalf, the cluster has {cluster}, and the "
-        f"{place.world_size} train workers reserve {place.worker_cpus:g}. Leave CPUs for Ray Data "
+        f"{worker.world_size} train workers reserve {worker.worker_cpus:g}. Leave CPUs for Ray Data "
         "(ScalingConfig(resources_per_worker={'CPU': 0, 'GPU': 1}); without GPUs {'CPU': 0.5}, say), or use "
         "backend='direct', which needs none"
     )

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, TypeVar
 from raypack.arguments import shown, type_name
 from raypack.checkpoint.ledger import EpochEntry
 from raypack.errors import LoaderError
-from raypack.train.elastic.worker_context import Place
+from raypack.train.elastic.worker_context import WorkerContext
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-_Word = TypeVar("_Word")
+_Payload = TypeVar("_Payload")
 
 
 def data_ranks_of(
@@ -99,51 +99,53 @@ OTHER_STATE = (
 
 
 def by_data_rank(
-    place: Place, words: Sequence[_Word], differing: tuple[str, str] = OTHER_EXAMPLES
-) -> list[_Word]:
-    """Return one word for each data rank, that of its first process.
+    worker: WorkerContext, payloads: Sequence[_Payload], differing: tuple[str, str] = OTHER_EXAMPLES
+) -> list[_Payload]:
+    """Return one value for each data rank, that of its first process.
 
     Args:
-        place: Where this process stands.
-        words: One a process, by rank; peers of a data rank must have the same.
+        worker: Where this process stands.
+        payloads: One a process, by rank; peers of a data rank must have the same.
         differing: What is said where they have not, and the remedy.
 
     Raises:
         LoaderError: Peers differ.
     """
     what, remedy = differing
-    firsts = place.first_peers
-    for rank, data_rank in enumerate(place.data_ranks or ()):
+    firsts = worker.first_peers
+    for rank, data_rank in enumerate(worker.data_ranks or ()):
         first = firsts[data_rank]
-        if words[rank] != words[first]:
+        if payloads[rank] != payloads[first]:
             raise LoaderError(
                 f"rank {rank} {what} rank {first}, and both are data rank {data_rank}: {remedy}"
             )
-    return [words[first] for first in firsts]
+    return [payloads[first] for first in firsts]
 
 
-def entries_by_data_rank(place: Place, words: Sequence[list[EpochEntry]]) -> list[list[EpochEntry]]:
+def entries_by_data_rank(
+    worker: WorkerContext, payloads: Sequence[list[EpochEntry]]
+) -> list[list[EpochEntry]]:
     """Return what each data rank has trained of each epoch; what any of its peers has observed counts.
 
     Under pipeline parallelism the last stage alone has a loss. Peers are not compared step by step: of
     peers that have observed different steps the one counts that has observed most.
 
     Args:
-        place: Where this process stands.
-        words: The entries of each process, by rank.
+        worker: Where this process stands.
+        payloads: The entries of each process, by rank.
 
     Raises:
         LoaderError: Peers have committed different examples.
     """
-    equal = by_data_rank(place, [[replace(entry, observed=0) for entry in word] for word in words])
+    equal = by_data_rank(worker, [[replace(entry, observed=0) for entry in payload] for payload in payloads])
     most = [[0] * len(entries) for entries in equal]
-    for word, data_rank in zip(words, place.data_ranks or range(place.world_size), strict=True):
-        most[data_rank] = [max(*both) for both in zip(most[data_rank], _observed(word), strict=True)]
+    for payload, data_rank in zip(payloads, worker.data_ranks or range(worker.world_size), strict=True):
+        most[data_rank] = [max(*both) for both in zip(most[data_rank], _observed(payload), strict=True)]
     return [
         [replace(entry, observed=count) for entry, count in zip(entries, counts, strict=True)]
         for entries, counts in zip(equal, most, strict=True)
     ]
 
 
-def _observed(word: list[EpochEntry]) -> list[int]:
-    return [entry.observed for entry in word]
+def _observed(payload: list[EpochEntry]) -> list[int]:
+    return [entry.observed for entry in payload]

@@ -18,16 +18,20 @@ from raypack.sampling.sampler import StatefulShardSampler
 from raypack.source import ArrowSource
 from raypack.train.deals.deal import Deal
 from raypack.train.deals.global_deal import GlobalDeal
-from raypack.train.deals.rank_deal import Agree, RankDeal, add_up, counted_once
+from raypack.train.deals.rank_deal import AllReduce, RankDeal, add_up, dedupe_peers
 from raypack.train.elastic.process_group import require_group
-from raypack.train.elastic.worker_context import Place
+from raypack.train.elastic.worker_context import WorkerContext
 from raypack.train.recipe import Pace, PackedData
 
 Start = tuple[Deal, PlannerSpec, Pace]
 
 
 def global_start(
-    recipe: PackedData, source: ArrowSource, place: Place, restored: RunState | None, device: torch.device
+    recipe: PackedData,
+    source: ArrowSource,
+    worker: WorkerContext,
+    restored: RunState | None,
+    device: torch.device,
 ) -> Start:
     """Begin under the global deal: one state for all ranks, one planner a node."""
     if restored is not None and isinstance(restored.plan, StepPlannerState):
@@ -39,52 +43,56 @@ def global_start(
             source.fingerprint,
             source.lengths,
             recipe.options,
-            batches_per_step=recipe.step_batches or place.largest_data_world,
+            batches_per_step=recipe.step_batches or worker.largest_data_world,
             packing=recipe.packing_kind,
             window=recipe.window,
             seed=recipe.seed,
             supervised=source.supervised,
             shuffle=recipe.order_of(source),
         )
-    if place.rank == 0:
-        warn_of_idle(planner.batches_per_step, place.data_world_size)
-    pace = recipe.pace(-(-planner.batches_per_step // place.data_world_size))
+    if worker.rank == 0:
+        warn_of_idle(planner.batches_per_step, worker.data_world_size)
+    pace = recipe.pace(-(-planner.batches_per_step // worker.data_world_size))
     spec = PlannerSpec(
         source_path=recipe.source_path,
         state=planner.state(),
-        world_size=place.data_world_size,
+        world_size=worker.data_world_size,
         epochs=recipe.epochs,
         ahead=pace.ahead,
-        ranks_here=place.ranks_here,
+        local_world_size=worker.local_world_size,
         attention_cost=recipe.cost,
-        data_ranks=place.data_ranks,
+        data_ranks=worker.data_ranks,
     )
     return GlobalDeal(planner, recipe.epochs), spec, pace
 
 
 def rank_start(
-    recipe: PackedData, source: ArrowSource, place: Place, restored: RunState | None, device: torch.device
+    recipe: PackedData,
+    source: ArrowSource,
+    worker: WorkerContext,
+    restored: RunState | None,
+    device: torch.device,
 ) -> Start:
     """Begin under the rank deal: a sampler and a state for each data rank, a planner for each process.
 
     Plans are a pure function of the state, so the planners of peers, wherever they run, give the same.
     """
     plan = restored.plan if restored is not None and isinstance(restored.plan, RankPlan) else None
-    sampler = rank_sampler(recipe, source, plan, place.data_rank, place.data_world_size)
-    batches = recipe.step_batches or (plan.batches_per_step if plan else place.largest_data_world)
-    micros = -(-batches // place.data_world_size)
+    sampler = rank_sampler(recipe, source, plan, worker.data_rank, worker.data_world_size)
+    batches = recipe.step_batches or (plan.batches_per_step if plan else worker.largest_data_world)
+    micros = -(-batches // worker.data_world_size)
     steps = plan.steps if plan else 0
     pace = recipe.pace(micros)
     spec = PlannerSpec(
         source_path=recipe.source_path,
         state=sampler.state(),
-        world_size=place.data_world_size,
+        world_size=worker.data_world_size,
         epochs=recipe.epochs,
         ahead=pace.ahead,
-        ranks_here=1,
+        local_world_size=1,
         micros=micros,
         steps=steps,
-        data_ranks=place.data_ranks,
+        data_ranks=worker.data_ranks,
     )
     deal = RankDeal(
         sampler,
@@ -92,7 +100,7 @@ def rank_start(
         batches_per_step=batches,
         steps=steps,
         epochs=recipe.epochs,
-        agree=_agreement(place, device),
+        agree=_agreement(worker, device),
     )
     return deal, spec, pace
 
@@ -115,8 +123,8 @@ def rank_sampler(
     return StatefulTokenBatchSampler(shard, source.lengths, recipe.options)
 
 
-def _agreement(place: Place, device: torch.device) -> Agree:
-    if place.data_world_size == 1:  # peers know the same, and there are no others
+def _agreement(worker: WorkerContext, device: torch.device) -> AllReduce:
+    if worker.data_world_size == 1:  # peers know the same, and there are no others
         return lambda values: values
-    require_group(place.world_size, "deal='rank'")
-    return counted_once(partial(add_up, device=device), is_first_peer=place.is_first_peer)
+    require_group(worker.world_size, "deal='rank'")
+    return dedupe_peers(partial(add_up, device=device), is_first_peer=worker.is_first_peer)

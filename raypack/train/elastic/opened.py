@@ -17,7 +17,7 @@ from raypack.checkpoint.run_state import RunState
 from raypack.checkpoint.sealing import canonical
 from raypack.errors import LoaderError
 from raypack.train.elastic.standing import Standing
-from raypack.train.elastic.worker_context import Place
+from raypack.train.elastic.worker_context import WorkerContext
 
 logger = logging.getLogger(__name__)
 
@@ -56,39 +56,39 @@ class Opened:
 _opened: dict[tuple[str, str | None, int], Opened] = {}
 
 
-def opened_before(place: Place, name: str | None) -> Opened:
+def opened_before(worker: WorkerContext, name: str | None) -> Opened:
     """Return what is known of a loader's name in an attempt."""
-    return _opened.setdefault((place.group, name, place.rank), Opened())
+    return _opened.setdefault((worker.group, name, worker.rank), Opened())
 
 
 def word_of(opened: Opened, standing: Standing | None) -> dict[str, Any]:
     """Return what a rank tells the others when a loader is opened; see `state_again`."""
-    known = None if standing is None else {**standing.word(), "record": standing.own}
+    known = None if standing is None else {**standing.report_payload(), "record": standing.own}
     return {"open": opened.is_open, "standing": known}
 
 
 def state_again(
-    name: str | None, standing: Standing | None, words: Sequence[dict[str, Any]]
+    name: str | None, standing: Standing | None, payloads: Sequence[dict[str, Any]]
 ) -> RunState | None:
     """Return what a loader opened again goes on from; None where a checkpoint says it.
 
     Args:
         name: The loader's name.
         standing: Where the one before stood on this rank.
-        words: What `word_of` returned on each rank.
+        payloads: What `word_of` returned on each rank.
 
     Raises:
         LoaderError: One is open still, or ranks stand at different places; the same on every rank.
     """
     who = "the loader" if name is None else f"the loader {name!r}"
-    still = [rank for rank, word in enumerate(words) if word["open"]]
+    still = [rank for rank, payload in enumerate(payloads) if payload["open"]]
     if still:
         raise LoaderError(
             f"{who} is open already, on rank {', '.join(map(str, still))}: leave its 'with' block, or call "
             "loader.close(), before it is opened again in one attempt; loaders side by side need names of "
             "their own, get_loader(..., name=...)"
         )
-    known = [word["standing"] for word in words]
+    known = [payload["standing"] for payload in payloads]
     if standing is None or None in known:
         lacking = [rank for rank, one in enumerate(known) if one is None]
         if len(lacking) == len(known):
@@ -106,18 +106,20 @@ def state_again(
     return _state(standing, known)
 
 
-def _state(standing: Standing, words: list[dict[str, Any]]) -> RunState:
-    values = standing.run_state(words[0]["digest"], words)
+def _state(standing: Standing, payloads: list[dict[str, Any]]) -> RunState:
+    values = standing.run_state(payloads[0]["digest"], payloads)
     records = None
     if standing.deal == "rank":
-        records = [TokenBatchState.from_dict(words[first]["record"]) for first in standing.place.first_peers]
+        records = [
+            TokenBatchState.from_dict(payloads[first]["record"]) for first in standing.worker.first_peers
+        ]
     return RunState.from_dict(json.loads(canonical(values)), records, standing.source["examples"])
 
 
 def tell(name: str | None, standing: Standing) -> None:
     """Log that a loader goes on from what its process has committed, where no checkpoint holds that."""
     count = standing.steps_done - standing.reported
-    if count and standing.place.rank == 0:
+    if count and standing.worker.rank == 0:
         logger.warning(
             "%s was opened again: the data goes on at step %d, after %d committed steps that no checkpoint "
             "holds, as a model does that was kept in memory; where the model was loaded again from a "

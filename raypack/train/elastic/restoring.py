@@ -92,15 +92,15 @@ class Origin:
             )
 
     @property
-    def word(self) -> str | None:
-        """A word for the checkpoint, for ranks to compare."""
+    def label(self) -> str | None:
+        """A label of the checkpoint, for ranks to compare."""
         return self.checkpoint.path if isinstance(self.checkpoint, Checkpoint) else self.checkpoint
 
     @property
     def is_last(self) -> bool:
         """Whether it is the run's last checkpoint."""
         last = ray.train.get_checkpoint()
-        return last is not None and self.word in (LAST, last.path)
+        return last is not None and self.label in (LAST, last.path)
 
     def _last(self) -> Checkpoint | None:
         return ray.train.get_checkpoint() if self.checkpoint == LAST else None

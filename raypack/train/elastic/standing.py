@@ -10,7 +10,7 @@ from raypack.checkpoint.ledger import Attempt, EpochEntry, Ledger
 from raypack.checkpoint.run_state import state_values
 from raypack.checkpoint.sealing import digest_of
 from raypack.train.elastic.data_ranks import OTHER_STATE, by_data_rank, entries_by_data_rank
-from raypack.train.elastic.worker_context import Place
+from raypack.train.elastic.worker_context import WorkerContext
 from raypack.train.recipe import PackedData
 
 
@@ -18,7 +18,7 @@ from raypack.train.recipe import PackedData
 class Standing:
     """One rank's side of the run's state after its last commit."""
 
-    place: Place
+    worker: WorkerContext
     recipe: PackedData
     source: dict[str, Any]
     """The source's summary."""
@@ -48,7 +48,7 @@ class Standing:
         """Steps committed in this lineage."""
         return self.ledger.steps + self.steps
 
-    def word(self) -> dict[str, Any]:
+    def report_payload(self) -> dict[str, Any]:
         """Return what this rank tells the others: what all share, what its peers do, its receipts."""
         return {
             "step": self.steps_done,
@@ -58,31 +58,31 @@ class Standing:
             "epochs": self.epochs,
         }
 
-    def run_state(self, nonce: str, words: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def run_state(self, report_id: str, payloads: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Return the run's state as JSON values, with the receipts of all data ranks added up.
 
         Args:
-            nonce: The report's nonce.
-            words: What `word` returned on each process, by rank.
+            report_id: The report's report ID.
+            payloads: What `payload` returned on each process, by rank.
 
         Raises:
             LoaderError: Peers of one data rank have trained different examples, or differ in their state.
         """
         attempt = Attempt(
             number=self.ledger.attempts[-1].number + 1 if self.ledger.attempts else 0,
-            world_size=self.place.data_world_size,
+            world_size=self.worker.data_world_size,
             first_step=self.ledger.steps,
             steps=self.steps,
             batches_per_step=self.batches_per_step,
             options=self.recipe.options,
         )
-        by_data_rank(self.place, [word["own"] for word in words], OTHER_STATE)
-        trained = entries_by_data_rank(self.place, [word["epochs"] for word in words])
+        by_data_rank(self.worker, [payload["own"] for payload in payloads], OTHER_STATE)
+        trained = entries_by_data_rank(self.worker, [payload["epochs"] for payload in payloads])
         epochs = [EpochEntry.over_ranks(column) for column in zip(*trained, strict=True)]
         return state_values(
             deal=self.deal,
-            nonce=nonce,
-            world_size=self.place.data_world_size,
+            report_id=report_id,
+            world_size=self.worker.data_world_size,
             source_path=self.recipe.source_path,
             source=self.source,
             goal=self.recipe.goal,

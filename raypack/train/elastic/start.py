@@ -12,7 +12,7 @@ import torch
 from ray.train import Checkpoint
 
 from raypack.actors.planner import start_planner
-from raypack.actors.rendezvous_client import MeetingPoint, join_meeting
+from raypack.actors.rendezvous_client import RendezvousClient, join_rendezvous
 from raypack.arguments import choice, shown, text
 from raypack.checkpoint.ledger import Ledger
 from raypack.checkpoint.run_state import RunState
@@ -25,7 +25,7 @@ from raypack.train.elastic.deal_starts import global_start, rank_start
 from raypack.train.elastic.opened import Opened, opened_before, state_again, tell, word_of
 from raypack.train.elastic.restoring import LAST, REFUSE, Origin
 from raypack.train.elastic.standing import Standing
-from raypack.train.elastic.worker_context import Place
+from raypack.train.elastic.worker_context import WorkerContext
 from raypack.train.loader import PackedLoader
 from raypack.train.recipe import PackedData
 from raypack.train.reporting.last_report import remember_start
@@ -87,56 +87,56 @@ def get_loader(
         raise LoaderError(f"name must be a Python identifier, got {shown(name)}")
     allowed = _checked_changes(may_change)
     origin = Origin(checkpoint, foreign)
-    place = Place.current()
-    if place.local:
+    worker = WorkerContext.current()
+    if worker.local:
         current_run()
-    place = replace(place, data_ranks=data_ranks_of(mesh, data_dim, place.world_size))
+    worker = replace(worker, data_ranks=data_ranks_of(mesh, data_dim, worker.world_size))
     torch_device = torch.device(device) if device is not None else ray.train.torch.get_device()
-    opened = opened_before(place, name)
+    opened = opened_before(worker, name)
     opened.count += 1
     label = f"{name or ''}{opened.count}"
-    meeting = join_meeting(place.world_size, place.rank, name=place.actor_name("meeting", label))
+    rendezvous = join_rendezvous(worker.world_size, worker.rank, name=worker.actor_name("rendezvous", label))
     try:
-        return _open(recipe, name, place, torch_device, allowed, meeting, label, origin, opened)
+        return _open(recipe, name, worker, torch_device, allowed, rendezvous, label, origin, opened)
     except BaseException:  # whatever ends it: nobody meets for this loader any more
-        meeting.leave()
+        rendezvous.leave()
         raise
 
 
 def _open(
     recipe: PackedData,
     name: str | None,
-    place: Place,
+    worker: WorkerContext,
     device: torch.device,
     allowed: frozenset[str],
-    meeting: MeetingPoint,
+    rendezvous: RendezvousClient,
     label: str,
     origin: Origin,
     opened: Opened,
 ) -> PackedLoader:
     """Return the loader once all ranks have met; see `get_loader`."""
-    check_readers(recipe, place)
-    source = _open_everywhere(meeting, place, recipe)
+    check_readers(recipe, worker)
+    source = _open_everywhere(rendezvous, worker, recipe)
     standing = opened.standing if origin.checkpoint == LAST else None
-    restored = _agree(meeting, place, source, recipe, name, origin, word_of(opened, standing), standing)
+    restored = _agree(rendezvous, worker, source, recipe, name, origin, word_of(opened, standing), standing)
     if standing is None and restored is not None and origin.is_last:
-        remember_start(place.group, name, restored.to_dict())
-    _check_restored(recipe, source, place, restored, allowed)
+        remember_start(worker.group, name, restored.to_dict())
+    _check_restored(recipe, source, worker, restored, allowed)
     start = rank_start if recipe.deal == "rank" else global_start
-    deal, spec, pace = start(recipe, source, place, restored, device)
-    whose = f"rank:{place.rank}" if recipe.deal == "rank" else place.node_id
+    deal, spec, pace = start(recipe, source, worker, restored, device)
+    whose = f"rank:{worker.rank}" if recipe.deal == "rank" else worker.node_id
     node_planner = start_planner(
-        spec, name=place.actor_name(f"planner:{whose}", label), node_id=place.node_id
+        spec, name=worker.actor_name(f"planner:{whose}", label), node_id=worker.node_id
     )
     loader = PackedLoader(
         recipe,
         name=name,
-        place=place,
+        worker=worker,
         source=source,
         deal=deal,
         ledger=restored.ledger if restored else Ledger(),
         node_planner=node_planner,
-        meeting=meeting,
+        rendezvous=rendezvous,
         device=device,
         pace=pace,
         reported=standing.reported if standing is not None else None,
@@ -148,29 +148,29 @@ def _open(
     return loader
 
 
-def _open_everywhere(meeting: MeetingPoint, place: Place, recipe: PackedData) -> ArrowSource:
+def _open_everywhere(rendezvous: RendezvousClient, worker: WorkerContext, recipe: PackedData) -> ArrowSource:
     """Open the source on every rank, or raise on every rank the one error that names who lacks it."""
     source, fault = None, None
     try:
         source = open_source(recipe.source_path)
     except (SourceError, OSError) as error:
         fault = str(error)
-    word = (place.node_address, fault)
-    words = meeting.meet("source", word, timeout_s=_START_TIMEOUT_S, what="get_loader")
-    if source is None or any(other is not None for _, other in words):
-        raise SourceError(_who_lacks(recipe.source_path, words))
+    payload = (worker.node_address, fault)
+    payloads = rendezvous.gather("source", payload, timeout_s=_START_TIMEOUT_S, what="get_loader")
+    if source is None or any(other is not None for _, other in payloads):
+        raise SourceError(_who_lacks(recipe.source_path, payloads))
     return source
 
 
-def _who_lacks(path: str, words: list[tuple[str, str | None]]) -> str:
+def _who_lacks(path: str, payloads: list[tuple[str, str | None]]) -> str:
     """Say which ranks on which nodes cannot open a source, and why the first of them cannot."""
     lacking: dict[str, list[int]] = {}
-    for rank, (node, fault) in enumerate(words):
+    for rank, (node, fault) in enumerate(payloads):
         if fault is not None:
             lacking.setdefault(node, []).append(rank)
-    first = next(fault for _, fault in words if fault is not None)
+    first = next(fault for _, fault in payloads if fault is not None)
     nodes = "; ".join(f"node {node} (rank {', '.join(map(str, ranks))})" for node, ranks in lacking.items())
-    where = nodes if any(fault is None for _, fault in words) else f"any node: {nodes}"
+    where = nodes if any(fault is None for _, fault in payloads) else f"any node: {nodes}"
     return (
         f"the source {path} cannot be opened on {where}: {first}; put it where every node sees it under "
         "one path, such as a shared file system or an object store"
@@ -178,8 +178,8 @@ def _who_lacks(path: str, words: list[tuple[str, str | None]]) -> str:
 
 
 def _agree(
-    meeting: MeetingPoint,
-    place: Place,
+    rendezvous: RendezvousClient,
+    worker: WorkerContext,
     source: ArrowSource,
     recipe: PackedData,
     name: str | None,
@@ -191,29 +191,29 @@ def _agree(
     recipe = replace(recipe, source=recipe.source_path)
     own = {
         "fingerprint": source.fingerprint,
-        "mesh": place.data_ranks,
-        "checkpoint": origin.word,
+        "mesh": worker.data_ranks,
+        "checkpoint": origin.label,
         "foreign": origin.foreign,
     }
-    word = {**own, **{f.name: getattr(recipe, f.name) for f in fields(recipe)}}
-    word |= {"again": again, "restored": None, "fault": None}
-    if place.rank == 0:
+    payload = {**own, **{f.name: getattr(recipe, f.name) for f in fields(recipe)}}
+    payload |= {"again": again, "restored": None, "fault": None}
+    if worker.rank == 0:
         try:
-            word["restored"] = None if standing is not None else origin.state(name, len(source))
+            payload["restored"] = None if standing is not None else origin.state(name, len(source))
         except (CheckpointError, OSError) as error:
-            word["fault"] = str(error)
-    words = meeting.meet("start", word, timeout_s=_START_TIMEOUT_S, what="get_loader")
-    if words[0]["fault"] is not None:
-        raise CheckpointError(words[0]["fault"])
-    for rank, other in enumerate(words):
+            payload["fault"] = str(error)
+    payloads = rendezvous.gather("start", payload, timeout_s=_START_TIMEOUT_S, what="get_loader")
+    if payloads[0]["fault"] is not None:
+        raise CheckpointError(payloads[0]["fault"])
+    for rank, other in enumerate(payloads):
         for what, value in other.items():
-            if what not in ("again", "restored", "fault") and value != words[0][what]:
+            if what not in ("again", "restored", "fault") and value != payloads[0][what]:
                 raise LoaderError(
                     f"rank {rank} has another {what} than rank 0: {shown(value)}, not "
-                    f"{shown(words[0][what])}; every rank must open the same source with the same recipe"
+                    f"{shown(payloads[0][what])}; every rank must open the same source with the same recipe"
                 )
-    state: RunState | None = words[0]["restored"]
-    return state_again(name, standing, [word["again"] for word in words]) or state
+    state: RunState | None = payloads[0]["restored"]
+    return state_again(name, standing, [payload["again"] for payload in payloads]) or state
 
 
 def _checked_changes(may_change: Collection[str]) -> frozenset[str]:
@@ -225,7 +225,7 @@ def _checked_changes(may_change: Collection[str]) -> frozenset[str]:
 def _check_restored(
     recipe: PackedData,
     source: ArrowSource,
-    place: Place,
+    worker: WorkerContext,
     restored: RunState | None,
     may_change: frozenset[str],
 ) -> None:
@@ -252,10 +252,10 @@ def _check_restored(
     for what, value in present.items():
         if value != began[what] and what not in may_change:
             raise CheckpointError(_refusal(what, began[what], value))
-        if value != began[what] and place.rank == 0:
+        if value != began[what] and worker.rank == 0:
             logger.warning("%s is %s from step %d on; it was %s", what, value, restored.step, began[what])
-    if place.rank == 0:
-        logger.info("resuming at step %d on %d data ranks", restored.step, place.data_world_size)
+    if worker.rank == 0:
+        logger.info("resuming at step %d on %d data ranks", restored.step, worker.data_world_size)
 
 
 def _refusal(what: str, began: object, value: object) -> str:

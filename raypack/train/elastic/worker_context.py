@@ -1,4 +1,4 @@
-"""Where a train worker stands: its rank, its peers, its node; read from Ray Train, here alone."""
+"""The context of a train worker: its rank, its peers, its node; read from Ray Train, in this file alone."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _local_groups: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class WorkerContext:
     """The coordinates of one train worker in one attempt."""
 
     rank: int
     """Number of this process among all; its data rank too, where it shares its data with no other."""
     world_size: int
     """Processes."""
-    ranks_here: int
+    local_world_size: int
     """Processes on this node."""
     node_id: str
     node_address: str
     run_name: str
     group: str
     """The same on all workers of the attempt, and another one in every attempt."""
-    largest_world: int
+    max_world_size: int
     """The most workers that the run may ever have."""
     worker_cpus: float
     """CPUs that all train workers of the attempt reserve together."""
@@ -57,7 +57,7 @@ class Place:
     @property
     def largest_data_world(self) -> int:
         """The most data ranks that the run may ever have, each of as many processes as now."""
-        return max(1, self.largest_world * self.data_world_size // self.world_size)
+        return max(1, self.max_world_size * self.data_world_size // self.world_size)
 
     @property
     def first_peers(self) -> list[int]:
@@ -72,7 +72,7 @@ class Place:
         return self.data_ranks is None or self.data_ranks.index(self.data_rank) == self.rank
 
     @classmethod
-    def current(cls) -> Place:
+    def current(cls) -> WorkerContext:
         """Return this worker's place.
 
         Raises:
@@ -92,20 +92,20 @@ class Place:
         return cls(
             rank=context.get_world_rank(),
             world_size=world_size,
-            ranks_here=context.get_local_world_size(),
+            local_world_size=context.get_local_world_size(),
             node_id=ray.get_runtime_context().get_node_id(),
             node_address=ray.util.get_node_ip_address(),
             run_name=context.get_experiment_name(),
             group=group.id.hex(),
-            largest_world=_largest_world(world_size),
+            max_world_size=_max_world_size(world_size),
             worker_cpus=sum(bundle.get("CPU", 0.0) for bundle in group.bundle_specs),
         )
 
     @classmethod
-    def _of_local_mode(cls, context: Any) -> Place:
+    def _of_local_mode(cls, context: Any) -> WorkerContext:
         """Return the place of a train function that runs in the driver (``num_workers=0``).
 
-        Planner and meeting are actors all the same, so a Ray is started in this process's name where
+        Planner and rendezvous are actors all the same, so a Ray is started in this process's name where
         there is none.
         """
         if context.get_world_size() > 1:
@@ -118,12 +118,12 @@ class Place:
         return cls(
             rank=0,
             world_size=1,
-            ranks_here=1,
+            local_world_size=1,
             node_id=ray.get_runtime_context().get_node_id(),
             node_address=ray.util.get_node_ip_address(),
             run_name=context.get_experiment_name(),
             group=_local_groups.setdefault(context, f"local-{uuid.uuid4().hex}"),
-            largest_world=1,
+            max_world_size=1,
             worker_cpus=0.0,
             local=True,
         )
@@ -147,7 +147,7 @@ def _local_context() -> Any:
     return context if isinstance(context, LocalTrainContext) else None
 
 
-def _largest_world(world_size: int) -> int:
+def _max_world_size(world_size: int) -> int:
     """Return the upper end of an elastic range of workers.
 
     Ray Train tells it to its own code alone; where that moves, the present size is taken.

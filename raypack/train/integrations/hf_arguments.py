@@ -7,7 +7,7 @@ from typing import Any
 
 from raypack.arguments import shown, type_name
 from raypack.errors import LoaderError
-from raypack.train.elastic.worker_context import Place
+from raypack.train.elastic.worker_context import WorkerContext
 
 # Argument, the values that change nothing here, and why others are refused.
 _RULES: tuple[tuple[str, tuple[Any, ...], str], ...] = (
@@ -36,13 +36,13 @@ _OPTIONS = (
 )
 
 
-def check_arguments(args: Any, options: Mapping[str, Any], place: Place) -> None:
+def check_arguments(args: Any, options: Mapping[str, Any], worker: WorkerContext) -> None:
     """Refuse what would train otherwise than raypack's ledger says.
 
     Args:
         args: TrainingArguments.
         options: The other arguments of the Trainer.
-        place: Where the loader stands.
+        worker: Where the loader stands.
 
     Raises:
         TypeError: ``args`` are no TrainingArguments.
@@ -59,16 +59,16 @@ def check_arguments(args: Any, options: Mapping[str, Any], place: Place) -> None
     for name, why in _OPTIONS:
         if options.get(name) is not None:
             raise LoaderError(f"{name} must be left out with raypack's data: {why}")
-    if args.world_size != place.world_size or args.n_gpu > 1:
+    if args.world_size != worker.world_size or args.n_gpu > 1:
         raise LoaderError(
             f"args are of {args.world_size} ranks with {args.n_gpu} GPUs each, the loader of "
-            f"{place.world_size} with one at most: make TrainingArguments in the train function of a "
+            f"{worker.world_size} with one at most: make TrainingArguments in the train function of a "
             "TorchTrainer"
         )
-    if place.data_ranks is not None:
+    if worker.data_ranks is not None:
         raise LoaderError(
             "the loader must have a data rank for each process, since Trainer takes its processes for "
-            f"that; got {place.data_world_size} data ranks on {place.world_size} processes: write the loop "
+            f"that; got {worker.data_world_size} data ranks on {worker.world_size} processes: write the loop "
             "yourself, or open the loader without a mesh"
         )
 

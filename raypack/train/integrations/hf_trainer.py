@@ -70,10 +70,10 @@ class PackedTraining(_Base):
         if not isinstance(loader, PackedLoader):
             raise TypeError(f"loader must be a PackedLoader, from get_loader, got {type_name(loader)}")
         check_trainer(type(self))
-        check_arguments(args, options, loader.place)
+        check_arguments(args, options, loader.worker)
         args = copy.copy(args)
         args.max_steps = loader.count_steps()
-        args.gradient_accumulation_steps = -(-loader.batches_per_step // loader.place.world_size)
+        args.gradient_accumulation_steps = -(-loader.batches_per_step // loader.worker.world_size)
         args.ignore_data_skip = True  # the loader is where it was; what is skipped here would be lost
         self._loader = loader
         self._step: Step | None = None

@@ -5,33 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from raypack.actors.rendezvous_client import MeetingPoint
+from raypack.actors.rendezvous_client import RendezvousClient
 from raypack.errors import LoaderError
 
 _Result = TypeVar("_Result")
 
 
-class Together:
+class ReportBarrier:
     """The ranks of one report.
 
     Args:
-        meeting: This rank's side of the attempt's meeting.
+        rendezvous: This rank's side of the attempt's rendezvous.
         report: Number of the report in the attempt; the same on all ranks.
         timeout_s: How long a rank waits for the others before it names who is missing, seconds.
     """
 
-    def __init__(self, meeting: MeetingPoint, report: int, timeout_s: float) -> None:
-        self._meeting, self._report, self._timeout_s = meeting, report, timeout_s
+    def __init__(self, rendezvous: RendezvousClient, report: int, timeout_s: float) -> None:
+        self._rendezvous, self._report, self._timeout_s = rendezvous, report, timeout_s
 
-    def share(self, topic: str, word: Any) -> list[Any]:
-        """Return every rank's word, by rank."""
-        return self.do(topic, lambda: word)
+    def share(self, key: str, payload: Any) -> list[Any]:
+        """Return every rank's payload, by rank."""
+        return self.do(key, lambda: payload)
 
-    def do(self, topic: str, work: Callable[[], _Result], *, timeout_s: float | None = None) -> list[_Result]:
+    def do(self, key: str, work: Callable[[], _Result], *, timeout_s: float | None = None) -> list[_Result]:
         """Do this rank's part and return what that of every rank gave, by rank.
 
         Args:
-            topic: What is done; another one each time in a report.
+            key: What is done; another one each time in a report.
             work: This rank's part; what it returns must pickle.
             timeout_s: How long to wait for others whose work takes long; None is the report's own limit.
 
@@ -42,26 +42,26 @@ class Together:
         try:
             mine = work()
         except Exception as error:
-            self.fail(topic, f"{type(error).__name__}: {error}")
+            self.fail(key, f"{type(error).__name__}: {error}")
             raise
-        words = self._meeting.meet(
-            self._name(topic),
+        payloads = self._rendezvous.gather(
+            self._name(key),
             {"done": mine},
             timeout_s=self._timeout_s if timeout_s is None else timeout_s,
             what="report",
             remind=timeout_s is None,
         )
-        for rank, other in enumerate(words):
+        for rank, other in enumerate(payloads):
             if "failed" in other:
                 raise LoaderError(
                     f"rank {rank} failed in this report, so that no rank registers it and the checkpoint "
                     f"before it stays the last: {other['failed']}"
                 )
-        return [other["done"] for other in words]
+        return [other["done"] for other in payloads]
 
-    def fail(self, topic: str, why: str) -> None:
+    def fail(self, key: str, why: str) -> None:
         """Tell the others, who may be waiting, that this rank does not do its part."""
-        self._meeting.tell(self._name(topic), {"failed": why})
+        self._rendezvous.post(self._name(key), {"failed": why})
 
-    def _name(self, topic: str) -> str:
-        return f"{topic} {self._report}"
+    def _name(self, key: str) -> str:
+        return f"{key} {self._report}"

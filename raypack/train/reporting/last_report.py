@@ -15,7 +15,7 @@ from raypack.train.reporting.saving import REASON
 
 States = Mapping[str | None, dict[str, Any]]
 """The run's state as JSON values, by the loaders' names."""
-_OF_A_REPORT = ("nonce", "world_size")
+_OF_A_REPORT = ("report_id", "world_size")
 """What differs between two reports of the same state."""
 
 

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import ray.train
 
-from raypack.actors.rendezvous_client import MeetingPoint
+from raypack.actors.rendezvous_client import RendezvousClient
 from raypack.arguments import choice, type_name
 from raypack.checkpoint.files import (
     FOLDER,
@@ -24,7 +24,7 @@ from raypack.checkpoint.files import (
 )
 from raypack.errors import LoaderError
 from raypack.train.loader import PackedLoader
-from raypack.train.reporting.barrier import Together
+from raypack.train.reporting.barrier import ReportBarrier
 from raypack.train.reporting.last_report import (
     LastReport,
     digests_of,
@@ -36,8 +36,8 @@ from raypack.train.reporting.last_report import (
 from raypack.train.reporting.saving import REASON
 from raypack.train.reporting.sending import RankDirectory, send, send_metrics
 
-_reports: WeakKeyDictionary[MeetingPoint, int] = WeakKeyDictionary()
-"""How many reports were begun in each meeting: as many on every rank."""
+_reports: WeakKeyDictionary[RendezvousClient, int] = WeakKeyDictionary()
+"""How many reports were begun in each rendezvous: as many on every rank."""
 
 
 def report(
@@ -79,28 +79,30 @@ def report(
         raise TypeError(f"save must be a function of a directory, got {type_name(save)}")
     choice("upload", upload, ("sync", "async"), error=LoaderError)
     first = next(iter(loaders.values()))
-    place = first.place
-    words = {name: one.word() for name, one in loaders.items()}
-    count = _reports[first.meeting] = _reports.get(first.meeting, 0) + 1  # what was refused here is no report
-    together = Together(first.meeting, count, timeout_s)
-    last = last_report(place.group)
-    same = last is not None and last.is_like(metrics, save, place.rank)
-    ranks = together.share("report", {"nonce": uuid.uuid4().hex, "words": words, "same": same})
-    _check_agreement([rank["words"] for rank in ranks])
+    worker = first.worker
+    payloads = {name: one.report_payload() for name, one in loaders.items()}
+    count = _reports[first.rendezvous] = (
+        _reports.get(first.rendezvous, 0) + 1
+    )  # what was refused here is no report
+    barrier = ReportBarrier(first.rendezvous, count, timeout_s)
+    last = last_report(worker.group)
+    same = last is not None and last.is_like(metrics, save, worker.rank)
+    ranks = barrier.share("report", {"report_id": uuid.uuid4().hex, "payloads": payloads, "same": same})
+    _check_agreement([rank["payloads"] for rank in ranks])
     states = {
-        name: one.run_state(ranks[0]["nonce"], [rank["words"][name] for rank in ranks])
+        name: one.run_state(ranks[0]["report_id"], [rank["payloads"][name] for rank in ranks])
         for name, one in loaders.items()
     }
     if last is not None and last.holds(states) and all(rank["same"] for rank in ranks):
-        send_metrics(dict(metrics), place.local)
+        send_metrics(dict(metrics), worker.local)
     else:
         before = folder_name(ray.train.get_checkpoint())
         name = checkpoint_name(next(iter(states.values())))
         with RankDirectory() as directory:
-            _write_files(together, directory, loaders, states, save)
-            send(dict(metrics), directory, name, "local" if place.local else upload, together)
+            _write_files(barrier, directory, loaders, states, save)
+            send(dict(metrics), directory, name, "local" if worker.local else upload, barrier)
         written = LastReport(digests_of(states), name, before, text_of(metrics), save)
-        remember_report(place.group, written)
+        remember_report(worker.group, written)
     # By itself a loader can report where it is the only one: another one may be inside a step.
     again = _again(metrics, loader, save, timeout_s) if len(loaders) == 1 else None
     for one in loaders.values():
@@ -108,7 +110,7 @@ def report(
 
 
 def _write_files(
-    together: Together,
+    barrier: ReportBarrier,
     directory: RankDirectory,
     loaders: dict[str | None, PackedLoader],
     states: dict[str | None, dict[str, Any]],
@@ -120,16 +122,16 @@ def _write_files(
         entries = _fill(directory.make(), loaders, states, save)
         return {"files": _files(directory.path), "entries": entries}
 
-    filled = together.do("files", own_files)
+    filled = barrier.do("files", own_files)
     _check_names([rank["files"] for rank in filled])
 
     def manifests() -> None:
         for name, loader in loaders.items():
-            if loader.place.rank == 0:
+            if loader.worker.rank == 0:
                 files = {file: entry for rank in filled for file, entry in rank["entries"][name].items()}
                 write_manifest(loader_folder(directory.path, name), states[name], files)
 
-    together.do("manifest", manifests)
+    barrier.do("manifest", manifests)
 
 
 def _again(
@@ -169,20 +171,20 @@ def _check_json(metrics: Mapping[str, Any]) -> None:
 
 
 def _check_agreement(ranks: list[dict[str | None, dict[str, Any]]]) -> None:
-    for rank, words in enumerate(ranks):
-        if set(words) != set(ranks[0]):
-            raise LoaderError(f"rank {rank} reports the loaders {list(words)}, rank 0 {list(ranks[0])}")
-        for name, word in words.items():
+    for rank, payloads in enumerate(ranks):
+        if set(payloads) != set(ranks[0]):
+            raise LoaderError(f"rank {rank} reports the loaders {list(payloads)}, rank 0 {list(ranks[0])}")
+        for name, own in payloads.items():
             zero = ranks[0][name]
-            if word["step"] != zero["step"] or word["digest"] != zero["digest"]:
+            if own["step"] != zero["step"] or own["digest"] != zero["digest"]:
                 raise LoaderError(
-                    f"rank {rank} reports after step {word['step']}, rank 0 after step {zero['step']}: "
+                    f"rank {rank} reports after step {own['step']}, rank 0 after step {zero['step']}: "
                     "all ranks must report at the same step and in the same state"
                 )
-            if word["refused"] != zero["refused"]:
+            if own["refused"] != zero["refused"]:
                 raise LoaderError(
                     f"rank {rank} has retried or skipped other steps than rank 0 ([retries, skips, skipped "
-                    f"steps] of each epoch: {word['refused']}, not {zero['refused']}): call step.retry and "
+                    f"steps] of each epoch: {own['refused']}, not {zero['refused']}): call step.retry and "
                     "step.skip on every rank"
                 )
 
@@ -200,12 +202,12 @@ def _fill(
         raise LoaderError(f"save wrote {FOLDER}/ into the checkpoint: that name is taken, choose another")
     entries: dict[str | None, dict[str, Entry]] = {}
     for name, loader in loaders.items():
-        folder, values, rank = loader_folder(directory, name), states[name], loader.place.rank
+        folder, values, rank = loader_folder(directory, name), states[name], loader.worker.rank
         entries[name] = write_state(folder, values) if rank == 0 else {}
-        own, place = loader.own_record(), loader.place
-        if own is not None and place.is_first_peer:
-            data = {"rank": place.data_rank, "world_size": place.data_world_size}
-            entries[name] |= write_rank(folder, own, nonce=values["nonce"], **data)
+        own, worker = loader.own_record(), loader.worker
+        if own is not None and worker.is_first_peer:
+            data = {"rank": worker.data_rank, "world_size": worker.data_world_size}
+            entries[name] |= write_rank(folder, own, report_id=values["report_id"], **data)
     return entries
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import ray
 
-from raypack.actors.rendezvous_client import MeetingPoint
+from raypack.actors.rendezvous_client import RendezvousClient
 from raypack.guards import degrade
 
 logger = logging.getLogger(__name__)
@@ -29,8 +29,8 @@ _SLOW_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """Somebody's wish that all ranks save soon; each is an object of its own."""
+class SaveRequest:
+    """A request that all ranks save soon; each is an object of its own."""
 
     reason: str
     """``resize`` or ``preemption``."""
@@ -42,37 +42,37 @@ class Wish:
 class _Process:
     """What the loaders of this process share with whoever asks them to save."""
 
-    wish: Wish | None = None
-    able: int = 0
+    request: SaveRequest | None = None
+    ready_loaders: int = 0
     """Loaders that are open and know how to report."""
 
 
 _process = _Process()
 
 
-def ask_to_save(wish: Wish) -> bool:
-    """Make a wish known to this process; run in each worker's process by the callback.
+def ask_to_save(request: SaveRequest) -> bool:
+    """Hand a request to this process; run in each worker's process by the callback.
 
     Returns:
         Whether a loader here can answer it: one is open and its train function has reported before.
     """
-    if _process.able:
-        _process.wish = wish
-    return bool(_process.able)
+    if _process.ready_loaders:
+        _process.request = request
+    return bool(_process.ready_loaders)
 
 
 class Saver:
-    """One loader's part in saving when it is wished for.
+    """One loader's part in saving on request.
 
     Args:
-        meeting: This rank's side of the attempt's meeting.
+        rendezvous: This rank's side of the attempt's rendezvous.
     """
 
-    def __init__(self, meeting: MeetingPoint) -> None:
-        self._meeting = meeting
+    def __init__(self, rendezvous: RendezvousClient) -> None:
+        self._rendezvous = rendezvous
         self._report: Callable[[dict[str, Any]], None] | None = None
-        self._wish: Wish | None = None
-        self._heard: Wish | None = None
+        self._request: SaveRequest | None = None
+        self._last_request: SaveRequest | None = None
         self._nodes: frozenset[str] = frozenset()
         self._saves = 0
         self._attempt = 0
@@ -84,7 +84,7 @@ class Saver:
 
     def remember(self, report: Callable[[dict[str, Any]], None] | None) -> None:
         """Keep how the train function reports, to do it again with more metrics; None: it cannot be."""
-        _process.able += (report is not None) - (self._report is not None)
+        _process.ready_loaders += (report is not None) - (self._report is not None)
         self._report = report
 
     def close(self) -> None:
@@ -92,7 +92,7 @@ class Saver:
         self.remember(None)
 
     def boundary(self, step: int) -> None:
-        """Look for a wish between two steps, and save where all ranks have agreed to.
+        """Look for a request between two steps, and save where all ranks have agreed to.
 
         Args:
             step: Steps done.
@@ -101,28 +101,30 @@ class Saver:
         self._took, self._last = now - self._last, now
         if self._report is None:
             return
-        if self._wish is None:
-            self._wish = self._new_wish()
-            if self._wish is None:
+        if self._request is None:
+            self._request = self._new_request()
+            if self._request is None:
                 return
             self._attempt = 0
             self._propose(step)
         if self._agreed(step):
-            self._save(self._wish)
+            self._save(self._request)
 
-    def _new_wish(self) -> Wish | None:
-        if _process.wish is not self._heard:
-            self._heard = _process.wish
-            return self._heard
+    def _new_request(self) -> SaveRequest | None:
+        if _process.request is not self._last_request:
+            self._last_request = _process.request
+            return self._last_request
         nodes = preempted_nodes()
         if nodes <= self._nodes:
             return None
         self._nodes = nodes
-        return Wish(PREEMPTION)
+        return SaveRequest(PREEMPTION)
 
     def _propose(self, step: int) -> None:
         # The number of saves is the same on all ranks, whatever each was told first.
-        self._proposal = self._meeting.propose_save(self._saves, self._attempt, step, self._took >= _SLOW_S)
+        self._proposal = self._rendezvous.propose_save(
+            self._saves, self._attempt, step, self._took >= _SLOW_S
+        )
         self._step = None
 
     def _agreed(self, step: int) -> bool:
@@ -131,32 +133,37 @@ class Saver:
             if not ray.wait([self._proposal], timeout=0)[0]:
                 return False
             self._step = int(ray.get(self._proposal))
-            self._outcome = self._meeting.answer_save(self._saves, self._attempt, step <= self._step)
+            self._outcome = self._rendezvous.answer_save(self._saves, self._attempt, step <= self._step)
         if step < self._step:
             return False
         if ray.get(self._outcome):
             return True
         self._attempt += 1
         if self._attempt == _MOST_ATTEMPTS:
-            logger.warning("rank %d: the ranks found no common step to save at", self._meeting.rank)
+            logger.warning("rank %d: the ranks found no common step to save at", self._rendezvous.rank)
             self._end()
         else:
             self._propose(step)
         return False
 
-    def _save(self, wish: Wish) -> None:
+    def _save(self, request: SaveRequest) -> None:
         assert self._report is not None
-        self._report({REASON: wish.reason})
-        self._heard, self._nodes = _process.wish, self._nodes | preempted_nodes()  # this save serves them too
+        self._report({REASON: request.reason})
+        self._last_request, self._nodes = (
+            _process.request,
+            self._nodes | preempted_nodes(),
+        )  # this save serves them too
         self._end()
-        deadline = time.monotonic() + wish.hold_s
+        deadline = time.monotonic() + request.hold_s
         while time.monotonic() < deadline:  # the worker is stopped here
             time.sleep(_POLL_S)
-        if wish.hold_s:
-            logger.warning("saved for a %s that did not come within %g s; going on", wish.reason, wish.hold_s)
+        if request.hold_s:
+            logger.warning(
+                "saved for a %s that did not come within %g s; going on", request.reason, request.hold_s
+            )
 
     def _end(self) -> None:
-        self._wish = None
+        self._request = None
         self._saves += 1
 
 

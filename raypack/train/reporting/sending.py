@@ -19,7 +19,7 @@ from raypack.checkpoint.files import remedy
 from raypack.errors import CheckpointError
 from raypack.guards import degrade
 from raypack.train.driver.local_mode import current_run
-from raypack.train.reporting.barrier import Together
+from raypack.train.reporting.barrier import ReportBarrier
 from raypack.train.reporting.uploading import upload
 
 logger = logging.getLogger(__name__)
@@ -52,9 +52,9 @@ class RankDirectory:
         Raises:
             CheckpointError: There is no room for it, or no permission.
         """
-        _remove_those_of_the_dead()
+        _remove_stale_directories()
         try:
-            self._path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_here()}-{os.getpid()}-"))
+            self._path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_process_namespace()}-{os.getpid()}-"))
         except OSError as error:
             place = error.filename or "a temporary directory"
             raise CheckpointError(
@@ -86,24 +86,24 @@ class RankDirectory:
 
 
 @functools.cache
-def _remove_those_of_the_dead() -> None:
+def _remove_stale_directories() -> None:
     """Remove what workers that were killed inside a report have left; once a process.
 
     A number of a process says something only where it was given: on this boot of this machine, in this
     namespace of processes. TMPDIR may be shared, so directories from anywhere else are left alone.
     """
-    here = _here()
-    if here is None:
+    namespace = _process_namespace()
+    if namespace is None:
         return
-    prefix = f"{_PREFIX}{here}-"
+    prefix = f"{_PREFIX}{namespace}-"
     for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         owner = path.name.removeprefix(prefix).partition("-")[0]
-        if owner.isdecimal() and not _lives(int(owner)):
+        if owner.isdecimal() and not _pid_alive(int(owner)):
             shutil.rmtree(path, ignore_errors=True)  # a worker beside this one may be at it too
 
 
 @functools.cache
-def _here() -> str | None:
+def _process_namespace() -> str | None:
     """Return a name of where this process's number counts; None where that cannot be told."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
@@ -113,7 +113,7 @@ def _here() -> str | None:
     return hashlib.blake2b(f"{boot}{namespace}".encode(), digest_size=6).hexdigest()
 
 
-def _lives(pid: int) -> bool:
+def _pid_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -123,7 +123,9 @@ def _lives(pid: int) -> bool:
     return True
 
 
-def send(metrics: dict[str, Any], directory: RankDirectory, name: str, mode: str, together: Together) -> None:
+def send(
+    metrics: dict[str, Any], directory: RankDirectory, name: str, mode: str, barrier: ReportBarrier
+) -> None:
     """Report to Ray Train; under ``sync`` all ranks end it together, or none registers it.
 
     Args:
@@ -131,14 +133,14 @@ def send(metrics: dict[str, Any], directory: RankDirectory, name: str, mode: str
         directory: The rank's directory, filled.
         name: Name of the checkpoint's folder in storage.
         mode: ``sync``, ``async``, or ``local``: in local mode, where Ray Train stores nothing by itself.
-        together: The ranks of this report.
+        barrier: The ranks of this report.
     """
     if mode == "local":
         _store(metrics, directory, name)
     elif mode == "sync":
-        _send_and_wait(metrics, directory, name, together)
+        _send_and_wait(metrics, directory, name, barrier)
     else:
-        _send_behind(metrics, directory, name)
+        _send_async(metrics, directory, name)
 
 
 def send_metrics(metrics: dict[str, Any], local: bool) -> None:
@@ -158,13 +160,15 @@ def _store(metrics: dict[str, Any], directory: RankDirectory, name: str) -> None
     ray.train.report(metrics, checkpoint=stored)
 
 
-def _send_and_wait(metrics: dict[str, Any], directory: RankDirectory, name: str, together: Together) -> None:
+def _send_and_wait(
+    metrics: dict[str, Any], directory: RankDirectory, name: str, barrier: ReportBarrier
+) -> None:
     begun = False
 
     def upload_together(checkpoint: Checkpoint, folder: str) -> Checkpoint:
         nonlocal begun
         begun, out = True, []
-        together.do("upload", lambda: out.append(upload(checkpoint, folder)), timeout_s=_UPLOAD_LIMIT_S)
+        barrier.do("upload", lambda: out.append(upload(checkpoint, folder)), timeout_s=_UPLOAD_LIMIT_S)
         return out[0]
 
     try:
@@ -178,10 +182,10 @@ def _send_and_wait(metrics: dict[str, Any], directory: RankDirectory, name: str,
         )
     finally:
         if not begun:  # it was refused or skipped here, and the others must not wait for this rank
-            together.fail("upload", "Ray Train did not take its report")
+            barrier.fail("upload", "Ray Train did not take its report")
 
 
-def _send_behind(metrics: dict[str, Any], directory: RankDirectory, name: str) -> None:
+def _send_async(metrics: dict[str, Any], directory: RankDirectory, name: str) -> None:
     def upload_and_remove(checkpoint: Checkpoint, folder: str) -> Checkpoint:
         try:
             return upload(checkpoint, folder)

@@ -18,7 +18,7 @@ from ray.experimental.internal_kv import (
     _internal_kv_put,
 )
 
-from raypack.train.elastic.worker_context import Place
+from raypack.train.elastic.worker_context import WorkerContext
 
 logger = logging.getLogger(__name__)
 
@@ -35,37 +35,37 @@ class Note:
     """Steps committed in all, known once the loader is closed."""
 
 
-def note_start(place: Place, name: str | None, reported: int) -> None:
+def note_start(worker: WorkerContext, name: str | None, reported: int) -> None:
     """Note that a loader is opened, and forget the notes of attempts before; see `note`."""
-    if place.rank == 0 and ray.is_initialized():
-        for key in _internal_kv_list(_key(place.run_name), namespace=_SPACE):
-            if not key.startswith(_attempt(place)):
+    if worker.rank == 0 and ray.is_initialized():
+        for key in _internal_kv_list(_key(worker.run_name), namespace=_SPACE):
+            if not key.startswith(_attempt(worker)):
                 _internal_kv_del(key, namespace=_SPACE)
-    note(place, name, reported)
+    note(worker, name, reported)
 
 
-def note(place: Place, name: str | None, reported: int, committed: int | None = None) -> None:
+def note(worker: WorkerContext, name: str | None, reported: int, committed: int | None = None) -> None:
     """Note how far a loader is; on rank 0, where there is a Ray.
 
     Args:
-        place: Where this worker stands.
+        worker: Where this worker stands.
         name: The loader's name.
         reported: Steps that a checkpoint holds.
         committed: Steps committed, once the loader is closed.
     """
-    if place.rank == 0 and ray.is_initialized():
+    if worker.rank == 0 and ray.is_initialized():
         value = json.dumps(asdict(Note(reported, committed)))
-        _internal_kv_put(_attempt(place) + (name or "").encode(), value.encode(), namespace=_SPACE)
+        _internal_kv_put(_attempt(worker) + (name or "").encode(), value.encode(), namespace=_SPACE)
 
 
-def warn_of_unsaved(place: Place, steps: int) -> None:
+def warn_of_unsaved(worker: WorkerContext, steps: int) -> None:
     """Log a warning on the worker of rank 0, for the driver may be none of raypack's.
 
     Args:
-        place: Where this worker stands.
+        worker: Where this worker stands.
         steps: Steps committed since the last report.
     """
-    if steps and place.rank == 0 and not place.local:
+    if steps and worker.rank == 0 and not worker.local:
         logger.warning(
             "%d steps after the last report are in no checkpoint; call raypack.train.report after the loop "
             "too, inside of the 'with' block",
@@ -93,11 +93,11 @@ def _key(run: str) -> bytes:
     return f"{ray.get_runtime_context().get_job_id()}:{len(run)}:{run}:".encode()
 
 
-def _attempt(place: Place) -> bytes:
-    return _key(place.run_name) + f"{place.group}:".encode()
+def _attempt(worker: WorkerContext) -> bytes:
+    return _key(worker.run_name) + f"{worker.group}:".encode()
 
 
-def tell(run: str, *, failed: bool) -> None:
+def log_unsaved(run: str, *, failed: bool) -> None:
     """Log an error for each loader of a run that ended with committed steps in no checkpoint.
 
     Args:

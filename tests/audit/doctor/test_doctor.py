@@ -32,7 +32,7 @@ LLAMA = {
 
 
 def outcomes(diagnosis):
-    return {trial.way: trial.outcome for trial in diagnosis.trials}
+    return {trial.method: trial.outcome for trial in diagnosis.trials}
 
 
 def doctor(*arguments):
@@ -44,8 +44,10 @@ def test_exporters_isolate_and_what_people_do_without_one_leaks(model):
     diagnosis = diagnose(model, "cpu")
     found = outcomes(diagnosis)
     assert diagnosis.ok
-    assert diagnosis.picked.way == "for_hf_sdpa"
-    assert all(found[way] == ISOLATED for way in ("for_hf_sdpa", "for_hf_eager", "for_hf_flex", "for_flex"))
+    assert diagnosis.picked.method == "for_hf_sdpa"
+    assert all(
+        found[method] == ISOLATED for method in ("for_hf_sdpa", "for_hf_eager", "for_hf_flex", "for_flex")
+    )
     naive = [trial for trial in diagnosis.trials if not trial.exporter]
     assert len(naive) == 3
     assert {trial.outcome for trial in naive} == {LEAKS}
@@ -55,7 +57,7 @@ def test_exporters_isolate_and_what_people_do_without_one_leaks(model):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="says what a machine without CUDA lacks")
 def test_what_cannot_run_here_is_told_with_its_reason():
     diagnosis = diagnose("llama")
-    reasons = {trial.way: trial.detail for trial in diagnosis.trials if trial.outcome == CANNOT_RUN}
+    reasons = {trial.method: trial.detail for trial in diagnosis.trials if trial.outcome == CANNOT_RUN}
     assert reasons == {
         "for_hf_flash": "flash attention needs CUDA, the device is cpu",
         "for_torch_varlen": "varlen_attn needs CUDA, the device is cpu",
@@ -66,7 +68,7 @@ def test_what_cannot_run_here_is_told_with_its_reason():
 def test_a_model_that_reads_no_boundaries_from_positions_is_found_out_and_another_way_is_picked():
     diagnosis = diagnose("opt", "cpu")
     assert outcomes(diagnosis)["for_hf_sdpa"] == LEAKS
-    assert (diagnosis.picked.way, diagnosis.picked.outcome) == ("for_hf_eager", ISOLATED)
+    assert (diagnosis.picked.method, diagnosis.picked.outcome) == ("for_hf_eager", ISOLATED)
     assert diagnosis.proven == ("for_hf_flex", "for_hf_eager")
     assert "sdpa: opt makes its mask without positions, so that documents see each other" in diagnosis.reasons
 
@@ -81,7 +83,7 @@ def test_recurrent_layers_without_their_kernels_are_not_proven():
 
 def test_a_model_without_sdpa_is_tried_and_shown_on_eager_attention():
     diagnosis = diagnose("gpt_oss", "cpu")
-    assert (diagnosis.picked.way, diagnosis.picked.outcome) == ("for_hf_eager", ISOLATED)
+    assert (diagnosis.picked.method, diagnosis.picked.outcome) == ("for_hf_eager", ISOLATED)
     assert {trial.implementation for trial in diagnosis.trials if not trial.exporter} == {"eager"}
 
 

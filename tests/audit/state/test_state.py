@@ -22,7 +22,7 @@ from raypack.checkpoint.reading import read_state
 from raypack.cli import main
 from raypack.sampling.sampler import StatefulShardSampler
 from tests.conftest import long_tailed
-from tests.support.rank_states import left_of, train, write_ranks
+from tests.support.rank_states import remaining_of, train, write_ranks
 from tests.support.state_factory import name_of, trained, write
 
 LOCAL = pafs.LocalFileSystem()
@@ -149,8 +149,8 @@ def test_several_loaders_are_listed_and_one_is_shown_by_its_name(tmp_path, sourc
 def test_the_rank_deal_is_shown_with_a_file_of_each_rank(ranks, source):
     checkpoint, samplers = ranks
     (view,) = show(checkpoint)
-    assert view.left.examples == len(left_of(samplers))
-    assert view.left.tokens == int(source.lengths.array[left_of(samplers)].sum())
+    assert view.left.examples == len(remaining_of(samplers))
+    assert view.left.tokens == int(source.lengths.array[remaining_of(samplers)].sum())
     assert view.left.steps == max(sampler.remaining_batches() for sampler in samplers)
     assert [name for name, _ in view.files if name.startswith("rank")] == [
         f"rank_{r:05d}.json" for r in range(3)
@@ -182,8 +182,8 @@ def test_what_is_left_is_dealt_to_any_number_of_workers_each_example_once(ranks,
     checkpoint, samplers = ranks
     result = reshard(checkpoint, world_size)
     assert result.ok
-    assert result.proof.left.examples == len(left_of(samplers)) == sum(s.examples for s in result.shares)
-    assert sum(s.tokens for s in result.shares) == int(source.lengths.array[left_of(samplers)].sum())
+    assert result.proof.left.examples == len(remaining_of(samplers)) == sum(s.examples for s in result.shares)
+    assert sum(s.tokens for s in result.shares) == int(source.lengths.array[remaining_of(samplers)].sum())
     assert max(s.examples for s in result.shares) - min(s.examples for s in result.shares) <= 1
 
 
@@ -223,13 +223,13 @@ def test_a_state_that_was_written_is_accepted_and_goes_on_with_what_was_left(
     assert "written" in done.output
     state = read_state(LOCAL, str(tmp_path / "new"), name)
     assert state.world_size == world_size
-    assert state.nonce != "d" * 32
+    assert state.report_id != "d" * 32
     audit = verify(tmp_path / "new", name=name)
     assert audit.consistent, audit.findings
     left = state.plan.consolidated
     again = [StatefulTokenBatchSampler.reshard(left, rank, 4, source.lengths) for rank in range(4)]
     indices = np.concatenate([plan.indices for sampler in again for plan in sampler.plans(0, 1000)])
-    assert sorted(indices.tolist()) == left_of(samplers)
+    assert sorted(indices.tolist()) == remaining_of(samplers)
     assert sorted(os.listdir(tmp_path)) == ["c", "new", "source"]
 
 

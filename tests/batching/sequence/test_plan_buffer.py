@@ -4,7 +4,7 @@ import pytest
 from raypack.batching.options import TokenBatchOptions
 from raypack.batching.sequence.global_steps import GlobalSteps
 from raypack.batching.sequence.plan_block import RowMeta
-from raypack.batching.sequence.plan_buffer import AddressedPlans
+from raypack.batching.sequence.plan_buffer import PlanBuffer
 from raypack.batching.steps.assignment import AttentionCost
 from raypack.batching.steps.planner import StepPlanner
 from raypack.batching.steps.step import StepCursor
@@ -19,7 +19,7 @@ def planner(count=COUNT):
 
 def addressed(world_size=2, epochs=2, count=COUNT):
     steps = GlobalSteps(planner(count), world_size=world_size, epochs=epochs, attention_cost=AttentionCost())
-    return AddressedPlans(steps)
+    return PlanBuffer(steps)
 
 
 def rows(block):
@@ -72,7 +72,7 @@ def test_what_is_committed_is_forgotten_and_comes_back_as_gone_rows():
     plans.move_to(first, 0, step.end)
     assert plans.floor == first
     block = plans.block(0, first - 2, 6)
-    assert block.gone == 2
+    assert block.num_expired == 2
     assert block.counts[:2].tolist() == [0, 0]
     assert rows(block)[2:] == kept[first : first + 4]
 
@@ -121,5 +121,5 @@ def test_a_run_that_now_has_fewer_epochs_than_it_has_begun_ends_at_once():
     later = planner()
     later.start_epoch(1)
     later.commit(3)
-    plans = AddressedPlans(GlobalSteps(later, world_size=2, epochs=1, attention_cost=AttentionCost()))
+    plans = PlanBuffer(GlobalSteps(later, world_size=2, epochs=1, attention_cost=AttentionCost()))
     assert len(plans.block(0, 0, 5)) == 0

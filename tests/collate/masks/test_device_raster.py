@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from raypack.collate import build_attention_mask
 from raypack.collate.masks import device_raster
-from raypack.collate.masks.device_raster import TILE, launch_grid, paint_by_expression, painter_of
+from raypack.collate.masks.device_raster import TILE, launch_grid, rasterize_by_expression, rasterizer_of
 from raypack.collate.masks.intervals import key_intervals, prefix_stops, runs_of_offsets, runs_of_segments
 
 DTYPES = [torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -59,7 +59,7 @@ def test_the_plain_expression_gives_the_cells_of_the_host(
     mask = torch.empty(1, *2 * intervals.low.shape[-1:], dtype=dtype)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device_raster, "EAGER_ROWS", rows)
-        paint_by_expression(mask, ids, intervals, values_of(dtype), compiled=False)
+        rasterize_by_expression(mask, ids, intervals, values_of(dtype), compiled=False)
     assert torch.equal(mask, expected(dtype))
 
 
@@ -69,7 +69,7 @@ def test_the_compiled_expression_gives_the_cells_of_the_host(by_offsets):
     for lengths in ([5, 1, 4], [40, 30]):
         ids, intervals, expected = case_of(lengths, 3, "causal", None, by_offsets)
         mask = torch.empty(1, *2 * intervals.low.shape[-1:])
-        paint_by_expression(mask, ids, intervals, values_of(torch.float32), compiled=True)
+        rasterize_by_expression(mask, ids, intervals, values_of(torch.float32), compiled=True)
         assert torch.equal(mask, expected(torch.float32))
 
 
@@ -83,7 +83,7 @@ def test_the_compiled_expression_gives_the_cells_of_the_host(by_offsets):
     ],
 )
 def test_the_way_follows_the_device_and_what_is_installed(device, has_triton, way):
-    assert painter_of(device, has_triton) == way
+    assert rasterizer_of(device, has_triton) == way
 
 
 @given(batch=st.integers(1, 3), length=st.integers(0, 2000))
@@ -114,7 +114,7 @@ def test_the_triton_kernel_gives_the_cells_of_the_host_in_its_interpreter():
 
 def interpret():
     """Run the kernel over kinds, dtypes and sizes that are no multiple of a tile."""
-    from raypack.collate.masks.triton_raster import paint_with_triton
+    from raypack.collate.masks.triton_raster import rasterize_with_triton
 
     for lengths, padding in (([5, 1, 4], 3), ([200, 90, 1], 12), ([1], 0)):
         for kind in ("causal", "bidirectional", "prefix"):
@@ -122,10 +122,10 @@ def interpret():
                 for dtype in DTYPES:
                     ids, intervals, expected = case_of(lengths, padding, kind, 7, by_offsets)
                     mask = torch.empty(1, *2 * intervals.low.shape[-1:], dtype=dtype)
-                    paint_with_triton(mask, ids, intervals, values_of(dtype))
+                    rasterize_with_triton(mask, ids, intervals, values_of(dtype))
                     assert torch.equal(mask, expected(dtype)), (lengths, kind, by_offsets, dtype)
     rows = torch.tensor([[1, 1, 2, 1, 0], [3, 3, 3, 1, 2]])
     intervals = key_intervals(runs_of_segments(rows), "causal", None, "blocked", None, within_runs=False)
     mask = torch.empty(2, 5, 5, dtype=torch.bool)
-    paint_with_triton(mask, rows, intervals, (True, False))
+    rasterize_with_triton(mask, rows, intervals, (True, False))
     assert torch.equal(mask, build_attention_mask(segment_ids=rows, dtype=torch.bool)[:, 0])

@@ -74,15 +74,15 @@ def test_tokens_that_merge_over_the_boundary_are_an_error_or_kept_apart(tmp_path
     rows = [("Capital:", " Paris"), ("Capital: ", "Paris")]
     fault = run(tmp_path, rows, file, eos=False).fault
     assert fault.startswith(f"{tmp_path}/in.jsonl, line 2: the last tokens of the prompt merge with")
-    assert "boundary 'apart'" in fault
-    result = run(tmp_path, rows, file, eos=False, boundary="apart")
+    assert "on_token_merge 'separate'" in fault
+    result = run(tmp_path, rows, file, eos=False, on_token_merge="separate")
     joined, apart = examples_of(tmp_path / "out", result)
     assert joined[1][-4:] == joined[0][-4:]
     assert 257 in joined[1]
     assert 257 not in apart[0]
     assert len(apart[0]) == len("Capital: Paris")
     assert [label for label in apart[1] if label != -100] == apart[0][-5:]
-    assert nonzero(result)["apart"] == 1
+    assert nonzero(result)["separated"] == 1
 
 
 def test_an_empty_completion_teaches_nothing(tmp_path):
@@ -160,7 +160,7 @@ def test_each_policy_is_what_a_plain_loop_does(tmp_path, rows, limit, policy):
         ({"rows": "prompt", "train_on": "last_answer"}, "train_on must be 'answers' or 'all'"),
         ({"train_on": "all"}, "train_on is for rows 'prompt' and 'chat', got rows 'text'"),
         ({"unsupervised": "drop"}, "unsupervised is for rows"),
-        ({"rows": "chat", "boundary": "apart"}, "boundary is for rows 'prompt'"),
+        ({"rows": "chat", "on_token_merge": "separate"}, "on_token_merge is for rows 'prompt'"),
         ({"rows": "chat", "eos": True}, "eos is for rows 'text' and 'prompt'"),
         ({"rows": "prompt", "chat_template": "x"}, "chat_template is for rows 'chat'"),
         ({"rows": "prompt", "fields": {"answer": "x"}}, "must be 'prompt', 'completion'; got 'answer'"),

@@ -9,12 +9,12 @@ from raypack.errors import StreamError
 WIDTH = len(RowMeta._fields)
 
 
-def block(gone=0):
+def block(num_expired=0):
     counts = np.array([2, 0, 3], np.int64)
-    counts[:gone] = 0
-    indices = np.array([4, 1, 0, 5, 2], np.int64)[2 * bool(gone) :]
+    counts[:num_expired] = 0
+    indices = np.array([4, 1, 0, 5, 2], np.int64)[2 * bool(num_expired) :]
     meta = np.arange(3 * WIDTH, dtype=np.int64).reshape(3, WIDTH)
-    return PlanBlock(first=9, gone=gone, meta=meta, counts=counts, indices=indices)
+    return PlanBlock(first=9, num_expired=num_expired, meta=meta, counts=counts, indices=indices)
 
 
 @pytest.mark.parametrize("labels", [False, True])
@@ -38,16 +38,19 @@ def test_a_block_comes_out_as_it_went_in(make_source, labels):
 
 
 def test_rows_that_are_gone_are_left_out(make_source):
-    rows = decode_block(encode_block(block(gone=2), make_source([3, 1, 4, 1, 5, 9])))
+    rows = decode_block(encode_block(block(num_expired=2), make_source([3, 1, 4, 1, 5, 9])))
     assert [row.address for row in rows] == [11]
 
 
-@pytest.mark.parametrize("gone", [0, 1])
+@pytest.mark.parametrize("num_expired", [0, 1])
 @pytest.mark.parametrize("labels", [False, True])
-def test_a_block_for_a_loop_in_this_process_is_the_same_without_a_table(make_source, labels, gone):
+def test_a_block_for_a_loop_in_this_process_is_the_same_without_a_table(make_source, labels, num_expired):
     source = make_source([3, 1, 4, 1, 5, 9], labels=labels)
-    ours, theirs = load_block(block(gone), source), decode_block(encode_block(block(gone), source))
-    assert len(ours) == len(theirs) == 3 - gone
+    ours, theirs = (
+        load_block(block(num_expired), source),
+        decode_block(encode_block(block(num_expired), source)),
+    )
+    assert len(ours) == len(theirs) == 3 - num_expired
     for one, other in zip(ours, theirs, strict=True):
         assert (one.address, one.meta) == (other.address, other.meta)
         for name in ("indices", "lengths", "input_ids", "labels"):

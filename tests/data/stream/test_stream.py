@@ -44,7 +44,7 @@ class Rank:
             epochs=epochs,
             attention_cost=AttentionCost(),
             ahead=ahead,
-            ranks_here=1,
+            local_world_size=1,
         )
         self.planner = start_planner(spec, name=f"stream-{time.monotonic_ns()}", node_id=self.node)
         self.spec = ReadSpec(

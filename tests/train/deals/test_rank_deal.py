@@ -11,7 +11,7 @@ from raypack.batching.options import TokenBatchOptions
 from raypack.batching.rank.consolidated import ConsolidatedTokenBatchState
 from raypack.batching.rank.sampler import StatefulTokenBatchSampler
 from raypack.batching.sequence.plan_block import RowMeta
-from raypack.batching.sequence.plan_buffer import AddressedPlans
+from raypack.batching.sequence.plan_buffer import PlanBuffer
 from raypack.batching.sequence.rank_steps import RankSteps
 from raypack.batching.steps.step import StepCursor
 from raypack.checkpoint.files import loader_folder, write_manifest, write_rank, write_state
@@ -40,7 +40,7 @@ def micros_of(world_size, batches=BATCHES):
 
 
 def rows_of(steps, rank):
-    plans, first = AddressedPlans(steps), 0
+    plans, first = PlanBuffer(steps), 0
     while True:
         block = plans.block(rank, first, 4)
         at = np.concatenate([[0], np.cumsum(block.counts)])
@@ -175,7 +175,7 @@ def _checkpoint(directory, source, world, ledger):
     folder = loader_folder(directory, None)
     values = state_values(
         deal="rank",
-        nonce="d" * 32,
+        report_id="d" * 32,
         world_size=world.size,
         source_path=source.path,
         source=source.summary(),
@@ -185,7 +185,7 @@ def _checkpoint(directory, source, world, ledger):
     )
     files = write_state(folder, values)
     for rank, deal in enumerate(world.deals):
-        files |= write_rank(folder, deal.own(), nonce="d" * 32, rank=rank, world_size=world.size)
+        files |= write_rank(folder, deal.own(), report_id="d" * 32, rank=rank, world_size=world.size)
     write_manifest(folder, values, files)
     return directory
 
@@ -222,7 +222,7 @@ def test_a_rank_file_that_is_not_right_is_named(source, tmp_path, damage):
         second.write_bytes(first.read_bytes())
     elif damage == "stale":
         own = World(source, [fresh(source, r, 2) for r in range(2)]).deals[1].own()
-        write_rank(directory / "raypack", own, nonce="e" * 32, rank=1, world_size=2)
+        write_rank(directory / "raypack", own, report_id="e" * 32, rank=1, world_size=2)
     else:
         second.write_bytes(second.read_bytes()[:-40])
     (finding,) = verify(directory).findings

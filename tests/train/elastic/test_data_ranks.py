@@ -19,7 +19,7 @@ from raypack.train import PackedData
 from raypack.train.elastic.data_ranks import OTHER_STATE, by_data_rank, data_ranks_of, entries_by_data_rank
 from raypack.train.elastic.deal_starts import rank_start
 from tests.conftest import long_tailed
-from tests.support.local_run import LOCAL, Attempt, patch, place_of, side_by_side
+from tests.support.local_run import LOCAL, Attempt, patch, side_by_side, worker_of
 
 BUDGET = 64
 
@@ -78,18 +78,18 @@ def entry(examples, observed=0):
 
 
 def test_receipts_are_counted_once_a_data_rank():
-    place = place_of(0, 4, data_ranks=(0, 1, 0, 1))
+    place = worker_of(0, 4, data_ranks=(0, 1, 0, 1))
     assert entries_by_data_rank(place, [entry(3), entry(4), entry(3), entry(4)]) == [entry(3), entry(4)]
 
 
 def test_what_any_peer_has_observed_counts_for_its_data_rank():
-    place = place_of(0, 4, data_ranks=(0, 1, 0, 1))  # the last stage alone has a loss
+    place = worker_of(0, 4, data_ranks=(0, 1, 0, 1))  # the last stage alone has a loss
     words = [entry(3), entry(4), entry(3, 2), entry(4, 1)]
     assert entries_by_data_rank(place, words) == [entry(3, 2), entry(4, 1)]
 
 
 def test_peers_that_have_trained_different_examples_are_named():
-    place = place_of(0, 4, data_ranks=(0, 1, 0, 1))
+    place = worker_of(0, 4, data_ranks=(0, 1, 0, 1))
     with pytest.raises(
         LoaderError, match=r"rank 3 has trained other examples than rank 1, .* data rank 1: peers"
     ):
@@ -97,7 +97,7 @@ def test_peers_that_have_trained_different_examples_are_named():
 
 
 def test_peers_whose_states_differ_are_named():
-    place = place_of(0, 4, data_ranks=(0, 1, 0, 1))
+    place = worker_of(0, 4, data_ranks=(0, 1, 0, 1))
     with pytest.raises(
         LoaderError, match=r"rank 2 stands elsewhere in its shard than rank 0, .* data rank 0"
     ):
@@ -232,7 +232,7 @@ def test_a_report_of_peers_that_are_not_alike_is_refused(recipe_and_source, what
     recipe, source = recipe_and_source
     with Attempt(replace(recipe, deal="rank"), source, 4, data_ranks=(0, 0, 1, 1)) as run:
         train_shards(run, 2)
-        words = [loader.word() for loader in run.loaders]
+        words = [loader.report_payload() for loader in run.loaders]
         run.loaders[0].run_state("a" * 32, words)
         words[3] = {**words[3], what: words[0][what]}
         with pytest.raises(LoaderError, match=f"rank 3 {told} than rank 2, and both are data rank 1: peers"):
@@ -242,10 +242,10 @@ def test_a_report_of_peers_that_are_not_alike_is_refused(recipe_and_source, what
 def test_peers_of_the_only_data_rank_need_no_process_group_and_several_data_ranks_do(recipe_and_source):
     recipe, source = recipe_and_source
     recipe, cpu = replace(recipe, deal="rank"), torch.device("cpu")
-    deal, *_ = rank_start(recipe, source, place_of(1, 2, data_ranks=(0, 0)), None, cpu)
+    deal, *_ = rank_start(recipe, source, worker_of(1, 2, data_ranks=(0, 0)), None, cpu)
     assert deal.batches_per_step == 4
     with pytest.raises(LoaderError, match="deal='rank' needs a torch process group of its 4 ranks"):
-        rank_start(recipe, source, place_of(1, 4, data_ranks=(0, 0, 1, 1)), None, cpu)
+        rank_start(recipe, source, worker_of(1, 4, data_ranks=(0, 0, 1, 1)), None, cpu)
 
 
 @settings(max_examples=15, suppress_health_check=list(HealthCheck))
@@ -258,7 +258,7 @@ def test_under_the_rank_deal_peers_have_one_state_and_any_meshes_go_on_from_it(
     refuses = life.draw(st.sets(st.integers(0, 20), max_size=4))
     folder, checkpoint, trained = tmp_path_factory.mktemp("mesh"), None, []
     for number, (data_ranks, most) in enumerate([*life.draw(worlds()), ((0, 1, 0, 1), 10**3)]):
-        place = place_of(0, len(data_ranks) if data_ranks else 3, data_ranks)
+        place = worker_of(0, len(data_ranks) if data_ranks else 3, data_ranks)
         recipe = replace(recipe, maximum_tokens=BUDGET + life.draw(st.integers(0, 9)))
         with Attempt(recipe, source, place.world_size, checkpoint, data_ranks=data_ranks) as run:
             seen = train_shards(run, most, refuses, dies_at=life.draw(st.integers(-1, 4)))

@@ -21,7 +21,7 @@ from raypack.train import PackedData, get_evaluation
 from raypack.train.elastic.data_ranks import data_ranks_of
 from raypack.train.elastic.deal_starts import rank_sampler, rank_start
 from tests.conftest import documents_table, long_tailed
-from tests.support.local_run import LocalActor, closed, loader_of, patch, place_of
+from tests.support.local_run import LocalActor, closed, loader_of, patch, worker_of
 
 PROCESSES, DATA_RANKS, BATCHES, VOCABULARY = 4, 2, 5, 97
 
@@ -60,7 +60,7 @@ def process(rank, port, folder, path):
 def train(model, rank, mesh, path):
     """Return what each step says that it holds over all ranks, and the record of this process."""
     recipe, source = recipe_of(path), open_source(path)
-    place = place_of(rank, PROCESSES, data_ranks_of(mesh, "dp", PROCESSES))
+    place = worker_of(rank, PROCESSES, data_ranks_of(mesh, "dp", PROCESSES))
     began = rank_start(recipe, source, place, None, torch.device("cpu"))
     actor = LocalActor(partial(NodePlanner, began[1]))
     loader = loader_of(recipe, source, place, began, actor)

@@ -78,7 +78,7 @@ def train(config):
             lambda: get_loader(config["recipe"], mesh=mesh["dp"], data_dim="dp"), scratch / f"slice-{rank}"
         )
     with get_loader(config["recipe"], mesh=mesh, data_dim="dp") as loader:
-        group, data_rank = loader.place.group, loader.place.data_rank
+        group, data_rank = loader.worker.group, loader.worker.data_rank
         with open(scratch / f"seen-{group}-{data_rank}-{rank}", "w") as seen:
             for step in loader:
                 for batch in step:

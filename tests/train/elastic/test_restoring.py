@@ -80,7 +80,7 @@ def test_the_newest_good_checkpoint_is_named_at_the_start_and_returned(run, capl
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     origin = Origin(good)
     assert not origin.is_last
-    assert origin.state(None).nonce == "1" * 32
+    assert origin.state(None).report_id == "1" * 32
 
 
 def test_where_no_checkpoint_is_good_all_faults_are_named(run):
@@ -117,7 +117,7 @@ def test_a_checkpoint_that_others_reported_is_refused_and_begun_under_only_when_
 
 
 def test_a_checkpoint_of_ours_is_gone_on_from_whatever_is_to_be_done_with_others(run):
-    assert Origin(foreign="begin").state(None).nonce == "3" * 32
+    assert Origin(foreign="begin").state(None).report_id == "3" * 32
     damage(run.paths[3])
     with pytest.raises(CheckpointError, match="must have"):
         Origin(foreign="begin").state(None)

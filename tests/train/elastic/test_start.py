@@ -11,7 +11,7 @@ from raypack.train.elastic import start
 from raypack.train.elastic.start import _check_restored, _checked_changes, _who_lacks, get_loader
 from raypack.train.integrations.data_config import PackedShard
 from tests.conftest import long_tailed
-from tests.support.local_run import Nobody, place_of
+from tests.support.local_run import Nobody, worker_of
 from tests.support.state_factory import trained
 
 
@@ -31,7 +31,7 @@ def source(make_source):
 
 
 def restored_with(source, recipe, may_change=()):
-    _check_restored(recipe, source, place_of(0, 1), trained(source, steps=3), _checked_changes(may_change))
+    _check_restored(recipe, source, worker_of(0, 1), trained(source, steps=3), _checked_changes(may_change))
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_a_loader_that_cannot_be_opened_leaves_its_meeting(tmp_path, monkeypatch
     left = []
 
     class Alone(Nobody):
-        def meet(self, topic, word, **_):
+        def gather(self, topic, word, **_):
             return [word]
 
         def leave(self):
             left.append(self.rank)
 
-    monkeypatch.setattr(start.Place, "current", lambda: place_of(0, 1))
-    monkeypatch.setattr(start, "join_meeting", lambda *_, **__: Alone())
+    monkeypatch.setattr(start.WorkerContext, "current", lambda: worker_of(0, 1))
+    monkeypatch.setattr(start, "join_rendezvous", lambda *_, **__: Alone())
     with pytest.raises(SourceError, match="cannot be opened on any node"):
         get_loader(PackedData(source=tmp_path / "none", maximum_tokens=64, backend="direct"), device="cpu")
     assert left == [0]

@@ -19,7 +19,7 @@ from raypack.train.integrations.hf_trainer import PackedTrainer, PackedTraining
 from tests.conftest import long_tailed
 from tests.support import trainer_functions
 from tests.support.local_ray import local_ray
-from tests.support.local_run import Attempt, patch, place_of
+from tests.support.local_run import Attempt, patch, worker_of
 from tests.support.models import tiny_model
 from tests.support.running import fit
 
@@ -123,25 +123,25 @@ def test_arguments_that_would_not_be_exact_are_refused_with_the_remedy(tmp_path,
     for name, value in asked.items():
         setattr(args, name, value)
     with pytest.raises(LoaderError, match=message):
-        check_arguments(args, {}, place_of(0, 1))
+        check_arguments(args, {}, worker_of(0, 1))
 
 
 def test_arguments_of_another_world_and_a_data_set_beside_the_loader_are_refused(tmp_path):
     with pytest.raises(
         LoaderError, match=r"args are of 1 ranks .* make TrainingArguments in the train function"
     ):
-        check_arguments(arguments(tmp_path), {}, place_of(0, 2))
+        check_arguments(arguments(tmp_path), {}, worker_of(0, 2))
     with pytest.raises(LoaderError, match=r"train_dataset must be left out .* the loader is the data"):
-        check_arguments(arguments(tmp_path), {"train_dataset": [1]}, place_of(0, 1))
+        check_arguments(arguments(tmp_path), {"train_dataset": [1]}, worker_of(0, 1))
     with pytest.raises(TypeError, match="args must be TrainingArguments, got dict"):
-        check_arguments({}, {}, place_of(0, 1))
+        check_arguments({}, {}, worker_of(0, 1))
 
 
 def test_a_loader_whose_processes_share_data_ranks_is_refused(tmp_path, monkeypatch):
     args = arguments(tmp_path)
     monkeypatch.setattr(TrainingArguments, "world_size", 2)
     with pytest.raises(LoaderError, match="got 1 data ranks on 2 processes: write the loop"):
-        check_arguments(args, {}, place_of(0, 2, (0, 0)))
+        check_arguments(args, {}, worker_of(0, 2, (0, 0)))
 
 
 def test_a_model_that_attends_otherwise_than_its_batches_are_exported_is_refused(tmp_path, loader):
@@ -170,7 +170,7 @@ def test_a_step_is_taken_whole_filled_up_and_has_the_steps_own_loss(tmp_path, lo
     assert [loss.item() for loss in losses[1:]] == [0.0] * 4
     sum(losses).backward()
     trainer._open().commit()
-    (entry,) = loader.word()["epochs"]
+    (entry,) = loader.report_payload()["epochs"]
     assert (entry.observed, entry.batches) == (1, 1)
     with pytest.raises(LoaderError, match="resume_from_checkpoint must be left out, got True"):
         trainer.train(resume_from_checkpoint=True)

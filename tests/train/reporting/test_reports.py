@@ -24,11 +24,11 @@ def local(monkeypatch):
 
 @pytest.fixture
 def sent(monkeypatch, tmp_path):
-    """A world of one rank whose meetings and reports are written down; its storage is Ray Train's own."""
+    """A world of one rank whose rendezvous and reports are written down; its storage is Ray Train's own."""
     out = SimpleNamespace(topics=[], reports=[], last=None, others={})
     storage = StorageContext(str(tmp_path / "storage"), "run")
 
-    def meet(_, topic, word, **__):
+    def gather(_, topic, word, **__):
         out.topics.append(topic)
         if out.others and topic.startswith("report"):
             return [{"done": {**word["done"], **out.others}}]  # as another rank would say
@@ -42,7 +42,7 @@ def sent(monkeypatch, tmp_path):
         state = read_state(uploaded.filesystem, uploaded.path)
         out.reports.append((metrics, state.step, sorted(os.listdir(uploaded.path))))
 
-    monkeypatch.setattr(Nobody, "meet", meet, raising=False)
+    monkeypatch.setattr(Nobody, "gather", gather, raising=False)
     monkeypatch.setattr(reporting, "_reports", {})
     monkeypatch.setattr(last_report, "_reports", {})
     monkeypatch.setattr(ray.train, "report", to_train)
@@ -172,6 +172,6 @@ def test_a_rank_that_skips_alone_is_named_with_what_it_skipped(make_source):
             step = next(steps)
             list(step)
             step.skip() if rank else step.commit()
-        ranks = [{None: loader.word()} for loader in run.loaders]
+        ranks = [{None: loader.report_payload()} for loader in run.loaders]
     with pytest.raises(LoaderError, match=r"rank 1 has retried or skipped other steps than rank 0 .*\[0\]"):
         reporting._check_agreement(ranks)

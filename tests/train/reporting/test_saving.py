@@ -1,4 +1,4 @@
-"""Savers of several ranks, each in a thread of its own, with a real meeting and steps of any pace."""
+"""Savers of several ranks, each in a thread of its own, with a real rendezvous and steps of any pace."""
 
 import asyncio
 import random
@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from raypack.actors import rendezvous as meeting_module
+from raypack.actors import rendezvous as rendezvous_module
 from raypack.actors import rendezvous_client
-from raypack.actors.rendezvous import Meeting
-from raypack.actors.rendezvous_client import MeetingPoint
+from raypack.actors.rendezvous import Rendezvous
+from raypack.actors.rendezvous_client import RendezvousClient
 from raypack.train.reporting import saving
-from raypack.train.reporting.saving import REASON, RESIZE, Saver, Wish, ask_to_save
+from raypack.train.reporting.saving import REASON, RESIZE, Saver, SaveRequest, ask_to_save
 from tests.support.local_run import LocalActor
 
 
@@ -35,8 +35,8 @@ class Ranks:
     """Ranks that train in threads; in lockstep, each waits for all others in every step."""
 
     def __init__(self, world_size, steps, *, lockstep=True, pace=0.001):
-        self.meeting = LocalActor(lambda: Meeting(world_size))
-        self.savers = [Saver(MeetingPoint(self.meeting, rank)) for rank in range(world_size)]
+        self.rendezvous = LocalActor(lambda: Rendezvous(world_size))
+        self.savers = [Saver(RendezvousClient(self.rendezvous, rank)) for rank in range(world_size)]
         self.saved = [[] for _ in self.savers]
         self.steps, self.pace = steps, pace
         self.barrier = threading.Barrier(world_size) if lockstep else None
@@ -65,7 +65,7 @@ class Ranks:
             act()
         for thread in threads:
             thread.join()
-        self.meeting.stop()
+        self.rendezvous.stop()
         assert not self.errors
         assert all(saved == self.saved[0] for saved in self.saved)
         return self.saved[0]
@@ -75,19 +75,19 @@ class Ranks:
 @pytest.mark.parametrize("pace", [0.0, 0.005])
 def test_ranks_in_lockstep_save_once_at_one_step_when_they_are_asked_in_mid_run(world_size, pace):
     ranks = Ranks(world_size, 400 if pace else 3000, pace=pace)
-    saved = ranks.run((0.05, lambda: ask_to_save(Wish(RESIZE))))
+    saved = ranks.run((0.05, lambda: ask_to_save(SaveRequest(RESIZE))))
     assert len(saved) == 1
     assert saved[0][1] == RESIZE
 
 
 def test_two_wishes_one_after_the_other_are_two_saves():
     ranks = Ranks(2, 600, pace=0.002)
-    asks = [(0.05, lambda: ask_to_save(Wish(RESIZE))), (0.3, lambda: ask_to_save(Wish(RESIZE)))]
+    asks = [(0.05, lambda: ask_to_save(SaveRequest(RESIZE))), (0.3, lambda: ask_to_save(SaveRequest(RESIZE)))]
     assert len(ranks.run(*asks)) == 2
 
 
 def test_ranks_that_are_not_in_lockstep_agree_all_the_same():
-    saved = Ranks(3, 600, lockstep=False, pace=0.002).run((0.05, lambda: ask_to_save(Wish(RESIZE))))
+    saved = Ranks(3, 600, lockstep=False, pace=0.002).run((0.05, lambda: ask_to_save(SaveRequest(RESIZE))))
     assert len(saved) == 1
 
 
@@ -101,7 +101,7 @@ def test_nodes_that_are_about_to_go_are_saved_for_once_each(monkeypatch):
 
 def test_a_saved_rank_waits_to_be_stopped_and_goes_on_when_it_is_not(caplog):
     ranks = Ranks(2, 300, pace=0.002)
-    assert len(ranks.run((0.05, lambda: ask_to_save(Wish(RESIZE, hold_s=0.2))))) == 1
+    assert len(ranks.run((0.05, lambda: ask_to_save(SaveRequest(RESIZE, hold_s=0.2))))) == 1
     assert "did not come within 0.2 s" in caplog.text
 
 
@@ -109,7 +109,7 @@ def test_a_rank_that_learns_of_the_step_too_late_does_not_save_there_and_all_try
     ranks = Ranks(2, 0)
     for rank, saver in enumerate(ranks.savers):
         saver.remember(lambda more, rank=rank: ranks.saved[rank].append(ranks.at))
-    ask_to_save(Wish(RESIZE))
+    ask_to_save(SaveRequest(RESIZE))
     for saver in ranks.savers:
         saver.boundary(5)
     for saver in ranks.savers:
@@ -122,40 +122,40 @@ def test_a_rank_that_learns_of_the_step_too_late_does_not_save_there_and_all_try
         thread.join()
     assert ranks.saved == [[], []]
     assert [saver._attempt for saver in ranks.savers] == [1, 1]
-    ranks.meeting.stop()
+    ranks.rendezvous.stop()
 
 
 def test_a_rank_whose_answer_was_lost_with_the_meeting_saves_where_the_others_do(monkeypatch):
     monkeypatch.setattr(rendezvous_client, "ray", saving.ray)
-    monkeypatch.setattr(meeting_module, "end_soon", lambda: asyncio.sleep(0))
+    monkeypatch.setattr(rendezvous_module, "exit_after_grace", lambda: asyncio.sleep(0))
     ranks = Ranks(2, 0)
     for rank, saver in enumerate(ranks.savers):
-        saver._meeting.watch()
+        saver._rendezvous.watch()
         saver.remember(lambda more, rank=rank: ranks.saved[rank].append(ranks.at))
-    ask_to_save(Wish(RESIZE))
+    ask_to_save(SaveRequest(RESIZE))
     for ranks.at in (5, 6):  # where they stand, and where they learn of the proposal
         for saver in ranks.savers:
             saver.boundary(ranks.at)
         for saver in ranks.savers:
             saver._proposal.result(5)
     assert ranks.savers[0]._outcome.result(5)  # here, and not read before the end of the step
-    ranks.savers[1]._meeting._asked = None
-    ranks.meeting.die()
-    ranks.savers[1]._outcome = ranks.savers[1]._meeting.answer_save(0, 0, True)  # sent again, as by Ray
+    ranks.savers[1]._rendezvous._asked = None
+    ranks.rendezvous.die()
+    ranks.savers[1]._outcome = ranks.savers[1]._rendezvous.answer_save(0, 0, True)  # sent again, as by Ray
     ranks.at = 7
     for saver in reversed(ranks.savers):
         saver.boundary(7)
     assert ranks.saved == [[7], [7]]
     for saver in ranks.savers:
-        ranks.meeting.leave.remote(saver._meeting.rank)
-    ranks.meeting.stop()
+        ranks.rendezvous.leave.remote(saver._rendezvous.rank)
+    ranks.rendezvous.stop()
 
 
 def test_a_process_whose_loops_have_not_reported_says_so_and_takes_no_wish():
-    saver = Saver(MeetingPoint(None, 0))
-    assert not ask_to_save(Wish(RESIZE))
+    saver = Saver(RendezvousClient(None, 0))
+    assert not ask_to_save(SaveRequest(RESIZE))
     saver.boundary(3)  # nothing to do, nobody to ask
     saver.remember(lambda more: None)
-    assert ask_to_save(Wish(RESIZE))
+    assert ask_to_save(SaveRequest(RESIZE))
     saver.close()
-    assert not ask_to_save(Wish(RESIZE))
+    assert not ask_to_save(SaveRequest(RESIZE))

@@ -14,13 +14,13 @@ from raypack.train.reporting.sending import RankDirectory
 @pytest.fixture(autouse=True)
 def own_temp(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    sending._remove_those_of_the_dead.cache_clear()
+    sending._remove_stale_directories.cache_clear()
 
 
 def test_directories_of_killed_processes_of_this_machine_alone_are_removed(tmp_path):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    here = f"raypack-report-{sending._here()}"
+    here = f"raypack-report-{sending._process_namespace()}"
     living, elsewhere = f"{here}-{os.getppid()}-x", f"raypack-report-{'0' * 12}-{dead.pid}-x"
     for name in (f"{here}-{dead.pid}-x", living, elsewhere, "unrelated"):
         (tmp_path / name).mkdir()

@@ -1,6 +1,6 @@
 """Checkpoints that cannot be written: named on every rank, nobody waits, the one before stays valid.
 
-Ranks are threads that meet in the real meeting and write to Ray Train's own storage context.
+Ranks are threads that meet in the real rendezvous and write to Ray Train's own storage context.
 """
 
 import errno
@@ -15,10 +15,10 @@ import pytest
 import ray.train
 from ray.train.v2._internal.execution.storage import StorageContext
 
-from raypack.actors import rendezvous as meeting_module
+from raypack.actors import rendezvous as rendezvous_module
 from raypack.actors import rendezvous_client
-from raypack.actors.rendezvous import Meeting
-from raypack.actors.rendezvous_client import MeetingPoint
+from raypack.actors.rendezvous import Rendezvous
+from raypack.actors.rendezvous_client import RendezvousClient
 from raypack.audit import verify
 from raypack.checkpoint.files import write_state
 from raypack.checkpoint.reading import read_state
@@ -46,7 +46,7 @@ def local(monkeypatch, tmp_path):
         is_initialized=bool,
     )
     monkeypatch.setattr(rendezvous_client, "ray", get)
-    monkeypatch.setattr(meeting_module, "end_soon", _nothing)
+    monkeypatch.setattr(rendezvous_module, "exit_after_grace", _nothing)
     monkeypatch.setattr(uploading, "WAITS_S", (0.01, 0.02, 0.03))
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(sending.tempfile, "tempdir", str(tmp_path / "temporary"))
@@ -84,11 +84,11 @@ def world(tmp_path, monkeypatch, make_source):
     train = Train(tmp_path, monkeypatch)
     source = make_source(long_tailed(200))
     recipe = PackedData(source=source, maximum_tokens=64, batches_per_step=4, backend="direct")
-    actor = LocalActor(lambda: Meeting(WORLD))
+    actor = LocalActor(lambda: Rendezvous(WORLD))
     with Attempt(recipe, source, WORLD) as run:
         for rank, loader in enumerate(run.loaders):
-            loader._meeting = MeetingPoint(actor, rank)
-            loader._place = replace(loader.place, group=f"{tmp_path}{rank}")  # a process of its own
+            loader._rendezvous = RendezvousClient(actor, rank)
+            loader._worker = replace(loader.worker, group=f"{tmp_path}{rank}")  # a process of its own
         steps = [iter(loader) for loader in run.loaders]
         yield SimpleNamespace(train=train, loaders=run.loaders, step=lambda: _step(steps))
     actor.stop()
