@@ -1,6 +1,7 @@
 """What a user finds on `raypack` itself, without knowing its folders."""
 
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,7 +43,9 @@ def test_no_folder_or_file_bears_the_name_of_what_is_exported_beside_it():
         assert not exported & inside
 
 
-@pytest.mark.parametrize("module", ["audit", "checkpoint", "audit.state.show", "audit.tables", "cli"])
+@pytest.mark.parametrize(
+    "module", ["audit", "checkpoint", "checkpoint.recipe", "audit.state.show", "audit.tables", "cli"]
+)
 def test_what_is_offline_imports_neither_ray_nor_torch(module):
     done = run(f"import raypack.{module}, sys; assert not {{'ray', 'torch'}} & set(sys.modules)")
     assert done.returncode == 0, done.stderr
@@ -51,3 +54,10 @@ def test_what_is_offline_imports_neither_ray_nor_torch(module):
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
         raypack.nothing
+
+
+def test_every_file_and_folder_that_the_architecture_page_names_is_there():
+    named = re.findall(r"`([a-z_]+/[a-z_/]*(?:\.py)?)`", (PACKAGE / "README.md").read_text())
+    assert len(named) > 20
+    folders = [PACKAGE, *(p for p in PACKAGE.iterdir() if p.is_dir()), PACKAGE.parent]
+    assert [name for name in named if not any((folder / name).exists() for folder in folders)] == []

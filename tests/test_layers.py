@@ -10,7 +10,7 @@ import pytest
 import raypack
 
 PACKAGE = Path(raypack.__file__).parent
-BASE = ("errors", "arguments", "compiled", "guards", "arrays", "version")
+BASE = ("errors", "choices", "guards", "arguments", "arrays", "compiled", "version")
 LAYERS = (
     *BASE,
     "sampling",

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from raypack.arguments import integer, optional_integer, text
+from raypack.choices import INT32_MAX
 from raypack.errors import SamplerError
 
 LENGTHS_VERSION = "raypack lengths 1"
-MAXIMUM_LENGTH = 2**31 - 1
 
 _CHUNK = 4_194_304
 
@@ -56,8 +56,8 @@ class LengthTable:
         self._array = _as_int32(array)
         self._digest = None if digest is None else text("digest", digest)
         last = max(len(self._array) - 1, 0)
-        self._minimum = optional_integer("minimum", minimum, minimum=0, maximum=MAXIMUM_LENGTH)
-        self._maximum = optional_integer("maximum", maximum, minimum=0, maximum=MAXIMUM_LENGTH)
+        self._minimum = optional_integer("minimum", minimum, minimum=0, maximum=INT32_MAX)
+        self._maximum = optional_integer("maximum", maximum, minimum=0, maximum=INT32_MAX)
         self._minimum_index = optional_integer("minimum_index", minimum_index, minimum=0, maximum=last)
         self._maximum_index = optional_integer("maximum_index", maximum_index, minimum=0, maximum=last)
         if minimum is None:
@@ -225,9 +225,9 @@ def _as_int32(lengths: ArrayLike) -> NDArray[np.int32]:
 def _check_range(array: NDArray[Any]) -> None:
     start = 0
     for chunk in _chunks(array):
-        outside = (chunk < 0) | (chunk > MAXIMUM_LENGTH)
+        outside = (chunk < 0) | (chunk > INT32_MAX)
         if outside.any():
             at = int(outside.argmax())
             value = integer("length", chunk[at])
-            raise SamplerError(f"lengths must be in [0, {MAXIMUM_LENGTH}], got {value} at index {start + at}")
+            raise SamplerError(f"lengths must be in [0, {INT32_MAX}], got {value} at index {start + at}")
         start += len(chunk)

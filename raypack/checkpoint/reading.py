@@ -24,8 +24,9 @@ from raypack.checkpoint.files import (
 )
 from raypack.checkpoint.ledger import exact_fields
 from raypack.checkpoint.rank_bounds import check_claims, most_positions
-from raypack.checkpoint.run_state import DEALS, RunState, check_kind, checked_path
+from raypack.checkpoint.run_state import RunState, check_kind, checked_path
 from raypack.checkpoint.sealing import unsealed
+from raypack.choices import DEALS
 from raypack.errors import CheckpointError
 
 _MANIFEST_FIELDS = ["format", "version", "report_id", "step", "world_size", "deal", "files"]

@@ -13,12 +13,12 @@ from raypack.checkpoint.ledger import Ledger, exact_fields
 from raypack.checkpoint.one_story import check_story
 from raypack.checkpoint.rank_bounds import most_positions
 from raypack.checkpoint.rank_plan import RankPlan
+from raypack.choices import DEALS
 from raypack.errors import CheckpointError
 from raypack.source.paths.location import CONTROL
 
 FORMAT = "raypack run state"
 VERSION = 1
-DEALS = ("global", "rank")
 _FIELDS = (
     "format",
     "version",

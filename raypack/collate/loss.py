@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from raypack.collate.layout.flat import IGNORED
+from raypack.choices import IGNORE_INDEX
 from raypack.errors import BatchError
 
 CHUNK_CELLS = 2**24
@@ -58,7 +58,7 @@ class _NextTokenLossSum(torch.autograd.Function):
         losses = torch.empty_like(normalizers)
         for part in _chunks(rows):
             wide, target = rows[part].to(kind), targets[part]
-            ignored = target == IGNORED
+            ignored = target == IGNORE_INDEX
             picked = wide.gather(1, target.masked_fill(ignored, 0)[:, None])[:, 0]
             torch.logsumexp(wide, dim=1, out=normalizers[part])
             losses[part] = (normalizers[part] - picked).masked_fill_(ignored, 0)
@@ -74,7 +74,7 @@ class _NextTokenLossSum(torch.autograd.Function):
         grads = torch.empty(rows.shape, dtype=logits.dtype, device=logits.device)
         for part in _chunks(rows):
             target = targets[part]
-            ignored = target == IGNORED
+            ignored = target == IGNORE_INDEX
             slope = rows[part].to(kind, copy=True).sub_(normalizers[part, None]).exp_()
             hit = target.masked_fill(ignored, 0)[:, None]
             slope.scatter_add_(1, hit, torch.full_like(hit, -1, dtype=kind)).mul_(grad)
@@ -84,7 +84,7 @@ class _NextTokenLossSum(torch.autograd.Function):
 
 def _successors(labels: torch.Tensor) -> torch.Tensor:
     """Return the label of each token's successor, (B * S,); a row's last token has none."""
-    shifted = torch.full_like(labels, IGNORED)
+    shifted = torch.full_like(labels, IGNORE_INDEX)
     shifted[:, :-1] = labels[:, 1:]
     return shifted.flatten()
 

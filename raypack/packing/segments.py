@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from raypack.arguments import integer, type_name
+from raypack.choices import IGNORE_INDEX
 
 MAXIMUM_SEGMENTS = 1_000_000
-IGNORED_LABEL = -100
 
 Integers: TypeAlias = "Sequence[int] | npt.NDArray[np.integer[Any]]"
 
@@ -102,7 +102,7 @@ def ignore_label_edges(labels: npt.NDArray[Any], lengths: Integers) -> npt.NDArr
     if offsets[-1] != labels.shape[0]:
         raise ValueError(f"lengths must add up to the {labels.shape[0]} labels, got {offsets[-1]}")
     edged = labels.copy()
-    edged[offsets[:-1]] = IGNORED_LABEL
+    edged[offsets[:-1]] = IGNORE_INDEX
     return edged
 
 

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from raypack.arguments import choice, integer, optional_integer, shown, text
+from raypack.choices import SHUFFLES
 from raypack.errors import SamplerError
 from raypack.sampling.loading import load_items
 from raypack.sampling.lookahead import Lookahead
-from raypack.sampling.orders.epoch_order import SEED_LIMIT, SHUFFLES
+from raypack.sampling.orders.epoch_order import SEED_LIMIT
 from raypack.sampling.orders.explicit_order import ExplicitOrder
 from raypack.sampling.orders.permutation import MAXIMUM_SIZE
 from raypack.sampling.shard import TAILS, StridedShard, epoch_size

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from raypack.batching import LengthTable
 from raypack.batching import lengths as module
-from raypack.batching.lengths import MAXIMUM_LENGTH, lengths_digest
+from raypack.batching.lengths import lengths_digest
+from raypack.choices import INT32_MAX
 from raypack.errors import SamplerError
 
 KNOWN = {"minimum": 2, "minimum_index": 2, "maximum": 5, "maximum_index": 1}
@@ -80,7 +81,7 @@ def test_an_empty_table_has_no_extremes():
     assert table.first_outside(1, 1) is None
 
 
-@given(lengths=st.lists(st.integers(0, MAXIMUM_LENGTH), min_size=1, max_size=40), cut=st.integers(1, 40))
+@given(lengths=st.lists(st.integers(0, INT32_MAX), min_size=1, max_size=40), cut=st.integers(1, 40))
 def test_any_cut_gives_the_same_digest_and_extremes(lengths, cut):
     array = np.array(lengths, np.int32)
     digest = lengths_digest(array[start : start + cut] for start in range(0, len(array), cut))

@@ -18,8 +18,9 @@ from raypack.batching.options import TokenBatchOptions
 from raypack.batching.steps.committed_prefix import MOST_REPACKED, CommittedPrefix
 from raypack.batching.steps.packers import check_same, checked_supervised, checked_window, packer_of
 from raypack.batching.steps.planned_batches import PlannedBatches
-from raypack.batching.steps.state import PACKINGS, SHUFFLES, StepPlannerState
+from raypack.batching.steps.state import StepPlannerState
 from raypack.batching.steps.step import StepCursor, StepPlan
+from raypack.choices import PACKINGS, SHUFFLES
 from raypack.errors import SamplerError
 from raypack.sampling.orders.epoch_order import EpochOrder
 from raypack.sampling.states.records import check_record
@@ -79,8 +80,6 @@ class StepPlanner:
         self._repacked: tuple[CommittedPrefix, ...] = ()
         self._ahead = self._batches_from_cursor()
 
-    # -- what it is ------------------------------------------------------------------------------
-
     @property
     def epoch(self) -> int:
         """Number of the present epoch."""
@@ -132,8 +131,6 @@ class StepPlanner:
         )
         return PlannedBatches(packer, _place(cursor))
 
-    # -- planning --------------------------------------------------------------------------------
-
     def steps(self, start: int, stop: int) -> tuple[StepPlan, ...]:
         """Return steps [start, stop) counted from the committed boundary; fewer at the epoch's end.
 
@@ -164,8 +161,6 @@ class StepPlanner:
             supervised_tokens=sum(ahead.supervised[part]),
             end=StepCursor(index + 1, *ahead.ends[part][-1]),
         )
-
-    # -- progress --------------------------------------------------------------------------------
 
     def commit(self, steps: int) -> None:
         """Move the committed boundary over the next ``steps`` steps.
@@ -242,8 +237,6 @@ class StepPlanner:
             batches, repacked = repacked[-1].batches, repacked[:-1]
         self._cursor, self._repacked = replace(self._cursor, batches=batches), repacked
         self._options = options
-
-    # -- state -----------------------------------------------------------------------------------
 
     def state(self) -> StepPlannerState:
         """Return the committed continuation, the same on every rank."""

@@ -9,11 +9,10 @@ from raypack.arguments import choice, integer, optional_integer, shown, text
 from raypack.batching.options import TokenBatchOptions
 from raypack.batching.steps.committed_prefix import CommittedPrefix, read_committed_prefixes
 from raypack.batching.steps.step import StepCursor
+from raypack.choices import PACKINGS, SHUFFLES
 from raypack.errors import SamplerError
 from raypack.sampling.states.records import build, check_record, check_version, read_fields
 
-PACKINGS = ("best_fit", "greedy")
-SHUFFLES = ("full", "block")
 STEP_STATE_VERSION = 1
 _LIMIT = 2**62
 _NAME = "step planner state"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from raypack.arguments import choice, optional_integer, type_name
+from raypack.choices import IGNORE_INDEX
 from raypack.collate.attention.layer_types import has_recurrent_layers, layer_windows, mask_by_layer
 from raypack.collate.layout.batch_shape import PACKED
-from raypack.collate.layout.flat import IGNORED
 from raypack.collate.masks.dense import build_attention_mask
 from raypack.errors import BatchError
 
@@ -121,7 +121,7 @@ def hf_loss(batch: PackedBatch, num_items: float | torch.Tensor | None) -> Argum
     if num_items is None:
         num_items = batch.num_supervised
     if num_items is None:
-        num_items = (batch.labels[:, 1:] != IGNORED).sum()
+        num_items = (batch.labels[:, 1:] != IGNORE_INDEX).sum()
     if isinstance(num_items, torch.Tensor):
         return {"labels": batch.labels, "num_items_in_batch": torch.where(num_items == 0, 1, num_items)}
     if isinstance(num_items, bool) or not isinstance(num_items, (int, float)):

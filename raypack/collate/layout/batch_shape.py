@@ -11,7 +11,8 @@ import numpy.typing as npt
 import torch
 
 from raypack.arguments import choice, integer, optional_integer
-from raypack.collate.layout.flat import INT32_MAX, FlatDocuments, Tokens
+from raypack.choices import INT32_MAX
+from raypack.collate.layout.flat import FlatDocuments, Tokens
 from raypack.errors import BatchError
 
 if TYPE_CHECKING:

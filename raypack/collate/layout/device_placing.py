@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from raypack.choices import IGNORE_INDEX
 from raypack.collate.layout.batch_tensors import BatchTensors
-from raypack.collate.layout.flat import IGNORED, FlatDocuments, Tokens
+from raypack.collate.layout.flat import FlatDocuments, Tokens
 
 
 def carry(arrays: list[npt.NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
@@ -50,8 +51,8 @@ def place_packed(
     ids[:total].copy_(narrow_ids, non_blocking=True)
     labels[:total].copy_(ids[:total] if narrow_labels is None else narrow_labels, non_blocking=True)
     ids[total:].fill_(pad_id)
-    labels[total:].fill_(IGNORED)
-    labels.index_fill_(0, _starts(flat, cu_seqlens), IGNORED)
+    labels[total:].fill_(IGNORE_INDEX)
+    labels.index_fill_(0, _starts(flat, cu_seqlens), IGNORE_INDEX)
     positions, segments = count(cu_seqlens, total, size)
     return BatchTensors(ids[None], labels[None], positions[None], segments[None], cu_seqlens)
 
@@ -103,8 +104,8 @@ def place_padded(
         return cells.index_copy_(0, slots, values.to(dtype)).view(rows, size)
 
     marks = (narrow_ids if narrow_labels is None else narrow_labels).long()
-    marks = marks.masked_fill(flat_positions == 0, IGNORED)
-    ids, labels = spread(narrow_ids, pad_id), spread(marks, IGNORED)
+    marks = marks.masked_fill(flat_positions == 0, IGNORE_INDEX)
+    ids, labels = spread(narrow_ids, pad_id), spread(marks, IGNORE_INDEX)
     segments = spread(torch.ones_like(slots), 0, torch.int32)
     return BatchTensors(ids, labels, spread(flat_positions, 0), segments, cu_seqlens)
 

@@ -11,10 +11,8 @@ import numpy.typing as npt
 import torch
 
 from raypack.arguments import type_name
+from raypack.choices import IGNORE_INDEX, INT32_MAX
 from raypack.errors import BatchError
-
-IGNORED = -100
-INT32_MAX = 2**31 - 1
 
 Tokens: TypeAlias = "npt.NDArray[Any] | torch.Tensor"
 Document: TypeAlias = "Sequence[int] | npt.NDArray[Any] | torch.Tensor"
@@ -176,7 +174,7 @@ def _supervised(labels: Tokens | None, offsets: npt.NDArray[np.int32]) -> int | 
     if isinstance(labels, torch.Tensor):
         return None
     ignored = int(np.count_nonzero(labels < 0))
-    if ignored != np.count_nonzero(labels == IGNORED):
+    if ignored != np.count_nonzero(labels == IGNORE_INDEX):
         _refuse_negative(labels)
     _check_width("labels", labels)
     firsts = int(np.count_nonzero(labels[offsets[:-1]] >= 0))
@@ -184,5 +182,5 @@ def _supervised(labels: Tokens | None, offsets: npt.NDArray[np.int32]) -> int | 
 
 
 def _refuse_negative(labels: npt.NDArray[Any]) -> None:
-    first = int(np.argmax((labels < 0) & (labels != IGNORED)))
-    raise BatchError(f"labels must be token ids or {IGNORED}, got {labels[first]} at token {first}")
+    first = int(np.argmax((labels < 0) & (labels != IGNORE_INDEX)))
+    raise BatchError(f"labels must be token ids or {IGNORE_INDEX}, got {labels[first]} at token {first}")

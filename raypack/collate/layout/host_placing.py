@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from raypack.choices import IGNORE_INDEX
 from raypack.collate.layout.batch_tensors import BatchTensors
-from raypack.collate.layout.flat import IGNORED, FlatDocuments, Tokens
+from raypack.collate.layout.flat import FlatDocuments, Tokens
 
 CACHED_BITS = 20
 """Log2 of the integers that are kept to count with: 8 MiB of them at the most."""
@@ -53,7 +54,7 @@ def place_padded(
     lengths[: flat.documents, 0] = np.diff(flat.offsets)
     positions = _numbers(size) - (size - lengths if left else 0)
     real = positions >= 0 if left else positions < lengths
-    ids, labels = np.full((rows, size), pad_id), np.full((rows, size), IGNORED)
+    ids, labels = np.full((rows, size), pad_id), np.full((rows, size), IGNORE_INDEX)
     ids[real], labels[real] = _tokens(flat, flat.total, pad_id)
     return _placed(ids, labels, np.where(real, positions, 0), real.astype(np.int32), offsets)
 
@@ -67,9 +68,9 @@ def _tokens(
     ids, labels = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
     np.copyto(ids[:total], source, casting="same_kind")
     np.copyto(labels[:total], marks, casting="same_kind")
-    labels[flat.offsets[:-1]] = IGNORED
+    labels[flat.offsets[:-1]] = IGNORE_INDEX
     if total < size:
-        ids[total:], labels[total:] = pad_id, IGNORED
+        ids[total:], labels[total:] = pad_id, IGNORE_INDEX
     return ids, labels
 
 

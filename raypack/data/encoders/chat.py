@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raypack.arguments import shown, type_name
+from raypack.choices import IGNORE_INDEX
 from raypack.data.encoders.chat_spans import answer_spans
 from raypack.data.encoders.examples import Examples
 from raypack.data.encoders.text import examples_of, tokenizer_record
@@ -20,7 +21,6 @@ from raypack.data.ingest.counts import PrepareCounts
 from raypack.data.ingest.options import PrepareOptions
 from raypack.errors import PrepareError
 from raypack.source.manifest.record import Scalar
-from raypack.source.store.rows import IGNORED_LABEL
 from raypack.tokenizers.base import TextTokenizer, one_thread
 from raypack.tokenizers.hugging_face import HuggingFaceTokenizer
 
@@ -72,7 +72,7 @@ class ChatEncoder:
         for row in rows:
             tokens, is_trained = self._encode(row)
             ids.append(tokens)
-            labels.append(np.where(is_trained, tokens, IGNORED_LABEL).astype(np.int32))
+            labels.append(np.where(is_trained, tokens, IGNORE_INDEX).astype(np.int32))
         lengths = np.array([len(tokens) for tokens in ids], np.int64)
         empty = np.zeros(0, np.int32)
         return examples_of(rows, (lengths, np.concatenate([empty, *ids])), np.concatenate([empty, *labels]))

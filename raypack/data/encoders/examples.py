@@ -8,13 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from raypack.choices import INT32_MAX
 from raypack.data.formats.row import RowFault
 from raypack.data.ingest.counts import PrepareCounts
 from raypack.data.ingest.options import PrepareOptions
 from raypack.source.index.views import cut_views, first_over
 from raypack.source.store.rows import Rows
-
-_INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ def fit(examples: Examples, options: PrepareOptions, counts: PrepareCounts) -> R
     Raises:
         RowFault: an example is too long, or has no label to train on, and that is an error.
     """
-    limit = _INT32_MAX if options.max_length is None else options.max_length
+    limit = INT32_MAX if options.max_length is None else options.max_length
     if options.oversize == "error" and (row := first_over(examples.lengths, limit)) is not None:
         raise examples.fault(row, _too_long(int(examples.lengths[row]), limit))
     views = cut_views(examples.lengths, options.max_length, options.oversize)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from raypack.choices import IGNORE_INDEX
 from raypack.data.encoders.examples import Examples
 from raypack.data.encoders.text import encode_checked, examples_of, tokenizer_record
 from raypack.data.formats.row import Row
 from raypack.data.ingest.counts import PrepareCounts
 from raypack.data.ingest.options import PrepareOptions
 from raypack.source.manifest.record import Scalar
-from raypack.source.store.rows import IGNORED_LABEL
 from raypack.tokenizers import TextTokenizer
 from raypack.tokenizers.special_tokens import SpecialTokens
 
@@ -101,7 +101,7 @@ class PromptEncoder:
             # An empty completion would teach nothing but to end.
             begin = len(self._before) + len(prompt) if len(completion) else len(example)
             if not self._train_all:
-                masked[:begin] = IGNORED_LABEL
+                masked[:begin] = IGNORE_INDEX
             ids.append(example)
             labels.append(masked)
             lengths[number] = len(example)

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from raypack.choices import IGNORE_INDEX
 from raypack.data.encoders.examples import Examples
 from raypack.data.formats.columns import RowColumns
 from raypack.data.formats.inputs import InputFile
@@ -17,7 +18,7 @@ from raypack.data.formats.row import Piece, RowFault
 from raypack.data.ingest.counts import PrepareCounts
 from raypack.errors import PrepareError, SourceError
 from raypack.source.manifest.record import Scalar
-from raypack.source.store.rows import IGNORED_LABEL, read_lists
+from raypack.source.store.rows import read_lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +95,8 @@ class TokenReader:
             labels = None if labels is None else labels[shown]
         _check(group, "input_ids", ids, lengths, ids < 0, "at least 0")
         if labels is not None:
-            wrong = (labels < 0) & (labels != IGNORED_LABEL)
-            _check(group, "labels", labels, lengths, wrong, f"at least 0, or {IGNORED_LABEL}")
+            wrong = (labels < 0) & (labels != IGNORE_INDEX)
+            _check(group, "labels", labels, lengths, wrong, f"at least 0, or {IGNORE_INDEX}")
         return Examples(lengths.astype(np.int64), ids, labels, group.fault)
 
     def _lists(self, group: TokenRows, role: str) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

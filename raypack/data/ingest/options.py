@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from raypack.arguments import choice, optional_integer
 from raypack.arguments import text as text_argument
+from raypack.choices import INT32_MAX, OVERSIZE
 from raypack.data.formats.columns import RowColumns, row_columns
 from raypack.errors import PrepareError
-from raypack.source.index.views import OVERSIZE
 from raypack.tokenizers.special_tokens import Choice, check_choice
 
 TRAIN_ON = ("answers", "last_answer", "all")
@@ -18,7 +18,6 @@ ON_TOKEN_MERGE = ("error", "separate")
 CHUNK_BYTES = {"text": 64 << 20, "tokens": 64 << 20, "prompt": 8 << 20, "chat": 8 << 20}
 """Bytes of input a task, about: a worker needs ten times 64 MiB of memory for byte tokens, and minutes for
 8 MiB of chats."""
-_MAXIMUM_LENGTH = 2**31 - 1
 
 # The kinds of rows that have a use for an option; elsewhere anything but its default is a mistake.
 _USES = {
@@ -86,7 +85,7 @@ class PrepareOptions:
 
     def _check_limits(self) -> None:
         limit = optional_integer(
-            "max_length", self.max_length, minimum=1, maximum=_MAXIMUM_LENGTH, error=PrepareError
+            "max_length", self.max_length, minimum=1, maximum=INT32_MAX, error=PrepareError
         )
         object.__setattr__(self, "max_length", limit)
         if limit is None and self.oversize != "error":

@@ -21,7 +21,6 @@ from raypack.data.stream.datasource import dataset_blocks
 from raypack.data.stream.reader import ReadSpec, read_blocks
 from raypack.errors import StreamError
 
-BACKENDS = ("ray_data", "direct")
 _WAIT_S = 1.0
 
 

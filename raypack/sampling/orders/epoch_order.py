@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from raypack.arguments import choice, integer, optional_integer
+from raypack.choices import SHUFFLES
 from raypack.sampling.orders.block_permutation import BlockPermutation
 from raypack.sampling.orders.permutation import MAXIMUM_SIZE, TABLE_SIZE, KeyedPermutation, checked_positions
 
 ORDER_VERSION = "raypack order 1"
-SHUFFLES = ("full", "block")
 SEED_LIMIT = 2**64
 
 _FIXED_POSITIONS = 1_024

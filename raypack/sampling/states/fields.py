@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from raypack.arguments import choice, integer, optional_integer, shown, text, type_name
+from raypack.choices import SHUFFLES
 from raypack.errors import SamplerError
-from raypack.sampling.orders.epoch_order import SEED_LIMIT, SHUFFLES, EpochOrder
+from raypack.sampling.orders.epoch_order import SEED_LIMIT, EpochOrder
 from raypack.sampling.orders.explicit_order import ExplicitOrder
 from raypack.sampling.orders.permutation import MAXIMUM_SIZE
 from raypack.sampling.shard import TAILS

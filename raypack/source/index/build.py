@@ -11,20 +11,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from raypack.arguments import choice, optional_integer, shown, text
+from raypack.choices import IGNORE_INDEX, INT32_MAX, OVERSIZE
 from raypack.errors import SourceError
 from raypack.source.index.find import find_originals
 from raypack.source.index.original import Original
 from raypack.source.index.originals import open_original
-from raypack.source.index.views import OVERSIZE, cut_views, first_over
+from raypack.source.index.views import cut_views, first_over
 from raypack.source.manifest.record import OriginalFile, SegmentEntry
 from raypack.source.manifest.writer import ManifestWriter
 from raypack.source.paths.listing import Paths
 from raypack.source.paths.new_folder import new_folder
 from raypack.source.store.arrow_source import ArrowSource, open_source
-from raypack.source.store.rows import IGNORED_LABEL, check_values, read_lists
+from raypack.source.store.rows import check_values, read_lists
 from raypack.source.store.shards import digest_of_columns
 
-_INT32_MAX = 2**31 - 1
 _COUNTS = ("files", "rows", "empty", "split", "pieces", "truncated", "dropped", "examples", "tokens")
 
 
@@ -112,7 +112,7 @@ class IndexJob:
             text("labels_column", self.labels_column, error=SourceError)
         choice("oversize", self.oversize, OVERSIZE, error=SourceError)
         limit = optional_integer(
-            "max_length", self.max_length, minimum=1, maximum=_INT32_MAX, error=SourceError
+            "max_length", self.max_length, minimum=1, maximum=INT32_MAX, error=SourceError
         )
         object.__setattr__(self, "max_length", limit)
         if limit is None and self.oversize != "error":
@@ -175,7 +175,7 @@ class IndexJob:
         trained = views.lengths - 1
         if labels is not None:
             # (t + 1,) label tokens before each token.
-            before = np.concatenate([[0], np.cumsum(labels != IGNORED_LABEL)])
+            before = np.concatenate([[0], np.cumsum(labels != IGNORE_INDEX)])
             trained = before[views.starts + views.lengths] - before[views.starts + 1]
         return Segment(
             entry, views.starts.astype(np.int32), views.lengths.astype(np.int32), trained.astype(np.int32)
@@ -194,13 +194,13 @@ class IndexJob:
                 f"{name} must be as long as {self.column}; row {first + row} has {int(own[row])} labels and "
                 f"{int(lengths[row])} tokens"
             )
-        wrong = (labels < 0) & (labels != IGNORED_LABEL)
-        rule = f"at least 0, or {IGNORED_LABEL} (not trained)"
+        wrong = (labels < 0) & (labels != IGNORE_INDEX)
+        rule = f"at least 0, or {IGNORE_INDEX} (not trained)"
         check_values(name, labels, lengths, wrong, rule, first, unit="row")
         return labels
 
     def _check_lengths(self, lengths: NDArray[np.int32], ids: NDArray[np.int32], first: int) -> None:
-        if len(ids) > _INT32_MAX:
+        if len(ids) > INT32_MAX:
             raise SourceError(f"rows {first} on hold {len(ids)} tokens in one batch; write smaller batches")
         if self.oversize != "error" or self.max_length is None:
             return

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-OVERSIZE = ("error", "split", "truncate", "drop")
-"""What happens to a row that is longer than an example may be."""
-
 
 @dataclass(frozen=True, slots=True)
 class Views:

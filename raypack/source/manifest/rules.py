@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from raypack.choices import INT32_MAX
 from raypack.source.manifest.json_fields import FieldError
 from raypack.source.manifest.record import IndexEntry, SegmentEntry, ShardEntry, SourceManifest
 
 ORIGINAL_KINDS = ("parquet", "ipc_file", "ipc_stream")
-_INT32_MAX = 2**31 - 1
 
 
 def check_manifest(manifest: SourceManifest) -> None:
@@ -47,7 +47,7 @@ def _check_extremes(manifest: SourceManifest) -> None:
         return
     if max(shortest.index, longest.index) >= manifest.examples:
         raise FieldError("shortest and longest must be examples of the source")
-    if not 1 <= shortest.length <= longest.length <= _INT32_MAX:
+    if not 1 <= shortest.length <= longest.length <= INT32_MAX:
         raise FieldError("shortest must be at least 1 token and no longer than longest")
     if not shortest.length * manifest.examples <= manifest.tokens <= longest.length * manifest.examples:
         raise FieldError("tokens must lie between the shortest and the longest length times the examples")
@@ -60,5 +60,5 @@ def _check_index(manifest: SourceManifest, index: IndexEntry) -> None:
         if isinstance(segment, SegmentEntry):
             if segment.original >= len(index.originals):
                 raise FieldError(f"original must be less than {len(index.originals)}, got {segment.original}")
-            if not segment.tokens <= segment.values <= _INT32_MAX:
+            if not segment.tokens <= segment.values <= INT32_MAX:
                 raise FieldError("values must be at least the tokens of a segment, and fit int32")

@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from raypack.arguments import type_name
+from raypack.choices import IGNORE_INDEX
 from raypack.errors import SourceError
 
-IGNORED_LABEL = -100
 _COLUMNS = {("input_ids",), ("input_ids", "labels")}
 
 
@@ -38,7 +38,7 @@ class Rows:
             return self.lengths - np.int32(1)
         if not len(self.lengths):
             return np.zeros(0, np.int32)
-        counted = self.labels != IGNORED_LABEL
+        counted = self.labels != IGNORE_INDEX
         ends = np.cumsum(self.lengths, dtype=np.int64)
         counted[ends - self.lengths] = False
         return np.add.reduceat(counted, ends - self.lengths, dtype=np.int32)
@@ -109,8 +109,8 @@ def _read_batch(batch: pa.RecordBatch, first: int) -> Rows:
             f"labels must be as long as input_ids; example {first + row} has {int(label_lengths[row])} "
             f"labels and {int(lengths[row])} tokens"
         )
-    wrong = (labels < 0) & (labels != IGNORED_LABEL)
-    check_values("labels", labels, lengths, wrong, f"at least 0, or {IGNORED_LABEL} (not trained)", first)
+    wrong = (labels < 0) & (labels != IGNORE_INDEX)
+    check_values("labels", labels, lengths, wrong, f"at least 0, or {IGNORE_INDEX} (not trained)", first)
     return Rows(lengths, ids, labels)
 
 

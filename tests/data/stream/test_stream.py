@@ -14,7 +14,8 @@ from raypack.batching.options import TokenBatchOptions
 from raypack.batching.steps.assignment import AttentionCost
 from raypack.batching.steps.planner import StepPlanner
 from raypack.batching.steps.step import StepCursor
-from raypack.data.stream.rank_stream import BACKENDS, Stream
+from raypack.choices import BACKENDS
+from raypack.data.stream.rank_stream import Stream
 from raypack.data.stream.reader import ReadSpec
 from raypack.errors import StreamError
 from tests.conftest import long_tailed
