@@ -1,4 +1,4 @@
-"""How an actor of raypack exits once nobody needs it."""
+"""Exit of an actor that is no longer needed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import asyncio
 import ray
 
 GRACE_S = 3.0
-"""Long enough for readers to ask once more and be told that the run has ended."""
+"""Long enough for readers to ask once more and learn that the run has ended."""
 
 
 async def exit_after_grace() -> None:
-    """End the calling actor for good, after the call in which it was decided has been answered."""
+    """Kill the calling actor without a restart, once its current call has been answered."""
     await asyncio.sleep(GRACE_S)
     ray.kill(ray.get_runtime_context().current_actor, no_restart=True)

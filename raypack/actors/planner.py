@@ -1,9 +1,9 @@
 """The planner: plans for the ranks of a node (or for one process), paced by credit.
 
-The actor knows what is *planned*; what is committed it is told by the train loops. A reader asks for
-a block of micro-batches and waits until the block lies within ``ahead`` of what its rank has
-committed. Every call is idempotent: blocks are addressed by number and commits are absolute, so the
-actor may die, begin again from its constructor's arguments, and be told once more.
+The actor knows what is *planned*; the train loops report what is committed. A reader asks for a block
+of micro-batches and waits until the block lies within ``ahead`` of what its rank has committed. Every
+call is idempotent: blocks are addressed by number and commits are absolute, so the actor may die and
+restart from its constructor's arguments, and the train loops report to it again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from raypack.batching.warm import in_background, warm_planning
 from raypack.source import ArrowSource, open_source
 
 PATIENCE_S = 5.0
-"""How long a reader's question waits for credit before it is answered with 'ask again'."""
+"""How long a reader's request waits for credit before the reader must ask again, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerSpec:
-    """All that a planner is made of; small, for it travels with every restart of the actor."""
+    """Constructor arguments of a planner; small, because Ray sends them at every restart of the actor."""
 
     source_path: str
     state: StepPlannerState | TokenBatchState
@@ -46,7 +46,7 @@ class PlannerSpec:
     ahead: int
     """Micro-batches that a rank's reader may be ahead of what the rank has committed."""
     local_world_size: int
-    """Processes that ask this actor; it ends when all of them have left."""
+    """Processes that use this actor; it exits when all of them have left."""
     attention_cost: AttentionCost = field(default_factory=AttentionCost)
     """Weights of the balance over ranks, under the global deal."""
     micros: int = 1
@@ -54,11 +54,11 @@ class PlannerSpec:
     steps: int = 0
     """Steps of the epoch before the state, under the rank deal."""
     data_ranks: tuple[int, ...] | None = None
-    """The data rank of each process; None where each has its own number."""
+    """The data rank of each process; None where each process is a data rank."""
 
 
 def _warm(state: StepPlannerState | TokenBatchState) -> None:
-    """Load the kernels that plan from a state, compiled where they never were."""
+    """Load the kernels that plan from a state, and compile those that are not cached."""
     if isinstance(state, TokenBatchState):
         warm_planning(state.options, packing="greedy", shuffle=state.sampler.shuffle)
     else:
@@ -86,7 +86,7 @@ def _steps_of(spec: PlannerSpec, source: ArrowSource) -> StepSource:
 
 @dataclass(slots=True)
 class _Rank:
-    """One process's side of the credit: peers of one data rank read, commit and leave each by itself."""
+    """Credit of one process: peers of one data rank read, commit and leave independently."""
 
     committed: int = 0
     granted: int = 0
@@ -94,9 +94,9 @@ class _Rank:
     end: tuple[int, StepCursor] | None = None
     """Epoch and boundary where ``committed`` ends."""
     asked: int = 0
-    """Questions the rank's reader has put; 0 means that no reader ever ran."""
+    """Requests of the rank's reader; 0 means that no reader ever ran."""
     straggler_plans: PlanBuffer | None = None
-    """Plans of its own, where the node's were dropped before the rank was heard of."""
+    """A plan buffer of its own, where the node's dropped plans before this rank first asked."""
     moved: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -162,7 +162,7 @@ class NodePlanner:
         return credit.straggler_plans
 
     async def advance(self, rank: int, committed: int, epoch: int, cursor: StepCursor) -> None:
-        """Learn that a rank has committed all micro-batches below ``committed``, up to ``cursor``.
+        """Record that a rank has committed all micro-batches below ``committed``, up to ``cursor``.
 
         Absolute, so a call that comes twice or late changes nothing.
         """
@@ -177,12 +177,12 @@ class NodePlanner:
             self._plans.move_to(committed, epoch, cursor)
 
     async def status(self, rank: int) -> dict[str, int]:
-        """Return a rank's numbers: micro-batches committed and granted, questions asked."""
+        """Return a rank's numbers: micro-batches committed and granted, requests made."""
         credit = self._rank(rank)
         return {"committed": credit.committed, "granted": credit.granted, "asked": credit.asked}
 
     async def leave(self, rank: int) -> None:
-        """Learn that a rank needs no more: its reader is told that the run has ended.
+        """Record that a rank needs no more; its reader's next request learns that the run has ended.
 
         The actor ends with the last rank of its node.
         """
@@ -193,8 +193,8 @@ class NodePlanner:
 
 
 _kept: list[Any] = []
-"""Handles that this process began with: Ray ends an actor when its first handles are gone, whoever
-else still calls it by name."""
+"""Handles of the actors that this process started: Ray ends an actor once its original handles are gone,
+even if others still call it by name."""
 
 
 def planner_options(name: str, node_id: str) -> dict[str, Any]:

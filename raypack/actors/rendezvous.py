@@ -54,7 +54,7 @@ class Rendezvous:
         return [exchange.payloads[r] for r in range(self._world_size)], []
 
     async def propose_save(self, number: int, attempt: int, rank: int, step: int, slow: bool = False) -> int:
-        """Tell where a rank stands and wait for the step after which all are to save; see `SavePoint`."""
+        """Record a rank's step count and wait for the step after which all are to save; see `SavePoint`."""
         for (other, earlier), point in list(self._save_points.items()):
             if (other, earlier) < (number, attempt):
                 point.supersede()
@@ -69,14 +69,14 @@ class Rendezvous:
         return await point.wait()
 
     async def settle_save(self, number: int, attempt: int, outcome: bool) -> None:
-        """Learn how a try ended, from a rank that was told."""
+        """Record how a try ended, from a rank that got the answer before a restart."""
         self._save_point(number, attempt).settle(outcome)
 
     def _save_point(self, number: int, attempt: int) -> SavePoint:
         return self._save_points.setdefault((number, attempt), SavePoint(self._world_size, attempt))
 
     async def post(self, key: str, rank: int, payload: Any) -> None:
-        """Take a rank's payload; the rank does not wait for those of others."""
+        """Record a rank's payload without waiting for the others."""
         exchange = self._exchange(key)
         exchange.payloads[rank] = payload
         if len(exchange.payloads) == self._world_size:
@@ -87,7 +87,7 @@ class Rendezvous:
         return self._ended.get(key) or self._pending.setdefault(key, _Exchange())
 
     def _taken(self, key: str, exchange: _Exchange, rank: int) -> None:
-        """Learn that a rank waits no more; keep the last exchanges, for calls that are sent again."""
+        """Record that a rank has its payloads; keep the last exchanges, for calls that are sent again."""
         exchange.taken.add(rank)
         if len(exchange.taken) == self._world_size and key in self._pending:
             self._ended[key] = self._pending.pop(key)
@@ -95,14 +95,14 @@ class Rendezvous:
                 del self._ended[next(iter(self._ended))]
 
     async def leave(self, rank: int) -> None:
-        """Learn that a rank has left; the actor ends with the last of them."""
+        """Record that a rank has left; the actor exits with the last one."""
         self._left.add(rank)
         if len(self._left) == self._world_size:
             self._all_left.set()
             self._ending = asyncio.create_task(exit_after_grace())
 
     async def incarnation(self, known: str | None) -> str:
-        """Return an id of this incarnation of the actor: to who knows it, once all ranks have left."""
+        """Return the id of this incarnation; to a caller that knows it, only once all ranks have left."""
         if known == self._incarnation:
             await self._all_left.wait()
         return self._incarnation

@@ -1,6 +1,6 @@
 """A rank's side of the rendezvous: every rank gets every rank's payload, and a missing rank is named.
 
-Ray Train's own collectives wait without end and gather nothing; a rendezvous has a time limit.
+Ray Train's own collectives have no timeout and do not gather; a rendezvous does both.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _REPEATED = 16
 class RendezvousClient:
     """One rank's side of a `Rendezvous`.
 
-    Ray starts a dead actor again and sends it the calls it had not answered. What it had answered to
-    some ranks, the others would wait for in vain: so each rank keeps its last payloads and sends them
-    again to an actor that has restarted.
+    Ray restarts a dead actor and resends the calls that it had not answered, but not those that it had
+    answered to some ranks, so the other ranks would wait in vain: each rank therefore keeps its last
+    payloads and sends them again to an actor that has restarted.
 
     Args:
         actor: Handle of the rendezvous.
@@ -50,7 +50,7 @@ class RendezvousClient:
             payload: Anything small that pickles.
             timeout_s: How long to wait for the others, seconds.
             what: What the caller is doing, for the message.
-            remind: Log a warning after a minute; False where a long wait is nobody's fault.
+            remind: Log a warning after a minute; False where a long wait is normal.
 
         Raises:
             LoaderError: Ranks did not come in time; they are named.
@@ -68,7 +68,7 @@ class RendezvousClient:
         except ray.exceptions.GetTimeoutError as error:  # the call was sent again, and waits anew
             raise LoaderError(
                 f"rank {self.rank} waited {timeout_s + _GRACE_S:g} s in {what} for other ranks; the "
-                "rendezvous began again meanwhile and cannot say which: "
+                "rendezvous has restarted meanwhile and cannot name them: "
                 f"{what} must be called by every rank, equally "
                 "often"
             ) from error
@@ -104,14 +104,14 @@ class RendezvousClient:
             self._keep("leave", self.rank)
 
     def watch(self) -> None:
-        """Send this rank's payloads again, from a thread, whenever the actor has begun again."""
+        """Send this rank's payloads again, from a thread, whenever the actor has restarted."""
         threading.Thread(target=self._watch, name="raypack-rendezvous", daemon=True).start()
 
     def _keep(self, method: str, *payloads: Any) -> None:
         self._sent.append((method, payloads))
 
     def _repeat(self) -> None:
-        """Send this rank's payloads again, and the answer it has got to its last question, read or not."""
+        """Send this rank's payloads again, and the outcome of its last save point if it has arrived."""
         for method, payloads in list(self._sent):
             getattr(self._actor, method).remote(*payloads)
         if self._pending_save is not None:
@@ -126,18 +126,18 @@ class RendezvousClient:
             try:
                 incarnation = ray.get(self._actor.incarnation.remote(known))
             except ray.exceptions.RayError as error:
-                logger.debug("the rendezvous has ended for good: %s", error)  # who calls it next is told
+                logger.debug("the rendezvous has ended for good: %s", error)  # the next call raises it
                 return
             if incarnation != known:
                 if known is not None:
                     logger.warning(
                         "the rendezvous of the ranks began again; rank %d sends its payloads again", self.rank
                     )
-                self._repeat()  # the first time too: what answers may be the second incarnation
+                self._repeat()  # the first time too: the actor may have restarted before the first call
 
 
 _kept: list[Any] = []
-"""Handles that this process began with; the actor lives no longer than they do."""
+"""Handles of the actors that this process started; Ray ends an actor once they are gone."""
 
 
 def join_rendezvous(world_size: int, rank: int, *, name: str) -> RendezvousClient:

@@ -1,9 +1,9 @@
 """How ranks that run freely agree on one step after which all of them save.
 
-No rank may stop for another in the middle of a step, since the other may need it there. So each tells
-where it stands and goes on; once all have, a step a little ahead is proposed; a rank that learns of it
-in time accepts, and waits there for the others' answers. One that learns too late refuses, and the
-ranks try again with more room.
+No rank may wait for another in the middle of a step, since the other may need it in a collective. So
+each rank sends its step count and trains on; once all have, a step a little ahead is proposed. A rank
+that has not passed that step accepts, and waits there for the others' answers. One that has passed it
+refuses, and the ranks try again with a larger margin.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 MARGIN_STEPS = 2
 """Steps between the furthest rank and the first proposal; four times as many at each further try."""
 SUPERSEDED = -1
-"""The proposal of a try that another rank has given up: everybody stands beyond it."""
+"""The proposal of a try that another rank has given up: every rank is past it."""
 PATIENCE_S = 10.0
 """How long a rank that has reached the proposed step waits for the answers of others."""
 
@@ -36,18 +36,18 @@ class SavePoint:
     slow: bool = False
     """Whether a step takes so long that the very next one can be agreed on."""
     superseded: bool = False
-    """Whether a rank has gone on to a further try without the others, as after a loss of this state."""
+    """Whether a rank has moved on to a later try without the others, as after a restart of the actor."""
 
     @property
     def step(self) -> int:
-        """The proposed step, once all ranks stand somewhere."""
+        """The proposed step, once all ranks have sent their step counts."""
         if self.superseded:
             return SUPERSEDED
         margin = 1 if self.slow and not self.attempt else MARGIN_STEPS * 4**self.attempt
         return max(self.steps_done.values()) + margin
 
     async def propose(self, rank: int, step: int, slow: bool = False) -> int:
-        """Tell where a rank stands and wait for the proposal."""
+        """Record a rank's step count and wait for the proposal."""
         self.steps_done[rank] = step
         self.slow |= slow
         if len(self.steps_done) == self.world_size:
@@ -62,7 +62,7 @@ class SavePoint:
             self.proposed.set()
 
     def answer(self, rank: int, accepts: bool) -> None:
-        """Take a rank's answer; the first refusal and the last consent decide."""
+        """Record a rank's answer: the first refusal decides, or else the last acceptance."""
         if accepts:
             self.accepted.add(rank)
         if not accepts or len(self.accepted) == self.world_size:
@@ -77,7 +77,7 @@ class SavePoint:
         return bool(self.outcome)
 
     def settle(self, outcome: bool) -> None:
-        """Decide; what was decided before stays."""
+        """Set the outcome, unless it is set already."""
         if self.outcome is None:
             self.outcome = outcome
             self.decided.set()
