@@ -54,11 +54,11 @@ _FAILED = "raypack's callback failed in %s; the run goes on"  # in the controlle
 class RaypackCallback(*_bases):  # type: ignore[misc]
     """Verifies the data's state in every reported checkpoint, and saves before a planned resize.
 
-    Each checkpoint is read again on the storage where it came to lie; one that cannot be resumed from
-    is logged as an error, with the file and the fault, and the newest good one is kept beyond
+    Each checkpoint is read back from its final storage; one that cannot be resumed from is
+    logged as an error, with the file and the fault, and the newest good one is kept beyond
     ``num_to_keep`` until there is another. Before a resize that Ray Train has planned,
-    every rank is asked to report once more, in the way that the train function did last, so that the
-    new workers go on where the old ones stopped; where that takes too long, from the last checkpoint.
+    every rank is asked to repeat the train function's last report, so that the new workers resume where
+    the old ones stopped; if that takes too long, they resume from the last checkpoint.
     How each save went and how long the resize waited is logged and kept in ``resizes``. Before anything
     starts, a run whose workers or readers the cluster can never hold is refused, which ends it (see
     `PackedData.check`); what it waits for later is logged. Runs in Ray Train's controller and raises
@@ -67,9 +67,9 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
     Args:
         names: Names of the run's loaders; an unnamed one is None.
         save_timeout_s: How long a planned resize waits for the save, seconds; 0 does not save.
-        start_timeout_s: How long Ray Train waits for the workers of a new size before it looks again
-            what there is, seconds; it sets ``RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S`` unless that is
-            set. Ray's own 60 s are lost each time that a node vanishes. None leaves it alone.
+        start_timeout_s: How long Ray Train waits for the workers of a new size before it checks the cluster
+            again, seconds; it sets ``RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S`` unless that is
+            set. Ray's default loses 60 s whenever a node vanishes. None leaves it alone.
         check_resources: Whether a run that does not fit is refused; False lets Ray wait for nodes that
             join later.
 
@@ -145,26 +145,26 @@ class RaypackCallback(*_bases):  # type: ignore[misc]
 
     @guard(logger, _FAILED, "after_controller_state_update")
     def after_controller_state_update(self, previous_state: Any, current_state: Any) -> None:
-        """Say what is lacking while the run waits for its workers."""
+        """Log what is lacking while the run waits for its workers."""
         if self._resources is not None:
             self._resources.look(current_state)
 
     @guard(logger, _FAILED, "after_worker_group_start")
     def after_worker_group_start(self, worker_group: Any) -> None:
-        """Know the workers that may be asked to save, and have the newest good checkpoint kept."""
+        """Note the workers that may be asked to save, and have the newest good checkpoint kept."""
         self._workers, self._failed = worker_group, False
         keep_newest_good(manager_of(worker_group), self._names)
 
     @guard(logger, _FAILED, "before_worker_group_shutdown")
     def before_worker_group_shutdown(self, worker_group: Any) -> None:
-        """Forget them."""
+        """Forget the workers."""
         self._workers = None
 
     # -- resizes ---------------------------------------------------------------------------------
 
     @guard(logger, _FAILED, "before_controller_execute_failure_decision")
     def before_controller_execute_failure_decision(self, failure_decision: Any) -> None:
-        """Know that the resize decision that follows is a restart, of workers that are no more."""
+        """Note that the next resize decision restarts workers that have failed."""
         self._failed = True
 
     @guard(logger, _FAILED, "before_controller_execute_resize_decision")

@@ -107,7 +107,7 @@ def _left_of_epoch(
 ) -> int:
     """Return the steps that the present epoch has left.
 
-    The kept count of the whole epoch tells it where all of the epoch was planned as it is now.
+    The kept count of the whole epoch gives it if the whole epoch was planned as it is now.
     """
     size, began = planner.batches_per_step, done - planner.cursor.steps
     terms = [(a.options, a.batches_per_step) for a in attempts if a.first_step + a.steps > began]

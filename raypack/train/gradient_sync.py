@@ -1,4 +1,4 @@
-"""When gradients are reduced over ranks: in a step's last call alone, whatever the order of its batches."""
+"""Reduces gradients over ranks only in a step's last call, whatever the order of its micro-batches."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class SyncCalls:
 
     A model's gradients are reduced in the call that brings the last of the step's micro-batches, and in
     calls after that one: as many calls on every rank, whatever the order of the batches and however often
-    one comes. A rank that leaves a micro-batch out never comes so far, while the others wait for it in the
-    reduction; so it is told at the first moment at which that is certain.
+    one comes. A rank that leaves a micro-batch out never gets there, while the others wait for it in the
+    reduction; so it raises as soon as the omission is certain.
 
     Args:
         step: Number of the step.
@@ -34,7 +34,7 @@ class SyncCalls:
 
     @contextmanager
     def context(self, model: Any, micro: int, given: int) -> Iterator[None]:
-        """Enter a call: one that an exception leaves, such as one out of memory, does not count.
+        """Enter a call; one that an exception ends, such as out of memory, does not count.
 
         Args:
             model: Wrapped by DDP (``no_sync``), by FSDP2 (``set_requires_gradient_sync``), or plain.

@@ -36,7 +36,7 @@ from raypack.train.step import Step
 class PackedLoader:
     """Gives this rank's part of each optimizer step; made by `get_loader`, used as a context.
 
-    Iterate once: ``for step in loader``. After a ``break`` a second loop goes on where the first ended.
+    Iterate once: ``for step in loader``. After a ``break``, a second loop continues where the first ended.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class PackedLoader:
 
     @property
     def worker(self) -> WorkerContext:
-        """Where this worker stands."""
+        """This worker's place in the run: its ranks, node and attempt."""
         return self._worker
 
     @property
@@ -126,7 +126,7 @@ class PackedLoader:
     def progress(self) -> float:
         """Part of the run that is committed, 0.0 to 1.0, in tokens, or in steps of ``max_steps``.
 
-        The same on every rank and at any world size: what a learning-rate schedule can follow.
+        The same on every rank and at any world size, so that a learning-rate schedule can follow it.
         """
         tokens = self.tokens_done / self.tokens_total if self.tokens_total else 1.0
         steps = self.steps_done / self._recipe.max_steps if self._recipe.max_steps else 0.0
@@ -195,13 +195,13 @@ class PackedLoader:
             self._advance()
 
     def _advance(self) -> None:
-        """Tell the node's planner what is committed; absolute, so it may be told again."""
+        """Send the node's planner what is committed; an absolute number, so it may be sent again."""
         deal = self._deal
         self._last_advanced = self._committed_batches
         self._node_planner.advance.remote(self._worker.rank, self._committed_batches, deal.epoch, deal.cursor)
 
     def report_payload(self) -> dict[str, Any]:
-        """Return what this rank brings to a report: what all ranks share, what its peers do, its receipts.
+        """Return this rank's part of a report: what all ranks share, what its peers share, its receipts.
 
         Raises:
             LoaderError: A step was taken and not committed, or the loader is closed.
@@ -211,7 +211,7 @@ class PackedLoader:
         return self.standing().report_payload()
 
     def remember(self, report: Callable[[dict[str, Any]], None] | None) -> None:
-        """Know that a report was made, and how the train function makes one; see `Saver`."""
+        """Note that a report was made, and keep how the train function makes one; see `Saver`."""
         self._reported = self.steps_done
         note(self._worker, self._name, self._reported)
         self._saver.remember(report)
@@ -233,7 +233,7 @@ class PackedLoader:
         return self.standing().run_state(report_id, payloads)
 
     def standing(self) -> Standing:
-        """Return where this rank stands after its last commit."""
+        """Return this rank's state after its last commit."""
         deal = self._deal
         return Standing(
             worker=self._worker,

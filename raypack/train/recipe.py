@@ -55,7 +55,7 @@ class PackedData(Recipe):
     """
 
     def count_steps(self, batches_per_step: int | None = None) -> int:
-        """Return the number of optimizer steps of the whole run, exactly: for schedules made before it.
+        """Return the number of optimizer steps of the whole run, exactly; for schedules made up front.
 
         Counted once and then read from beside the source's manifest (where that can be written). Some
         millions of examples a second on a core; with Ray started, on all of the cluster.
@@ -64,7 +64,7 @@ class PackedData(Recipe):
             batches_per_step: Batches of a step where the recipe leaves that to the number of workers.
 
         Raises:
-            SamplerError: Nobody says how many batches a step has, or ``deal`` is ``rank``.
+            SamplerError: Neither recipe nor argument gives the batches of a step, or ``deal`` is ``rank``.
             SourceError: The source cannot be opened.
         """
         return count_steps(self, batches_per_step)
@@ -72,8 +72,8 @@ class PackedData(Recipe):
     def check(self, scaling_config: ScalingConfig) -> None:
         """Refuse a run that could never start here: called in the driver, before ``fit``.
 
-        Ray Train waits without end for workers that no node has room for; a reader that gets no CPU is
-        found out only when the workers run. Joins or starts Ray, as ``fit`` does. Where an autoscaler may
+        Ray Train waits indefinitely for workers that fit on no node, and a reader that gets no CPU is
+        noticed only when the workers run. Joins or starts Ray, as ``fit`` does. Where an autoscaler may
         add what is missing, and where others hold it now, there is a warning. `RaypackCallback` does the
         same by itself for the recipes in ``train_loop_config``.
 

@@ -25,7 +25,7 @@ from raypack.checkpoint.files import FOLDER
 from raypack.errors import CheckpointError
 
 INDEX = ".metadata"
-"""What PyTorch calls the file that tells where each tensor's parts lie."""
+"""PyTorch's name of the file that says where each tensor's shards are."""
 
 
 def save_sharded(state: dict[str, Any], directory: str | os.PathLike[str], *, name: str = "model") -> None:

@@ -96,10 +96,10 @@ class Step:
 
     @property
     def loss_scale(self) -> float:
-        """What a rank's summed loss is multiplied with: world size / supervised tokens of the step.
+        """The factor on a rank's summed loss: world size / supervised tokens of the step on all ranks.
 
-        Gradients are averaged over ranks (DDP, FSDP2), so the factor makes them those of the mean
-        over the step's supervised tokens of all ranks. 0.0 where nothing is supervised.
+        DDP and FSDP2 average gradients over ranks: with this factor the result is the gradient of the
+        mean loss over the step's supervised tokens of all ranks. 0.0 where nothing is supervised.
         """
         return self._world_size / self.supervised_tokens if self.supervised_tokens else 0.0
 
@@ -110,7 +110,7 @@ class Step:
 
     def __iter__(self) -> Iterator[PackedBatch]:
         if self._committed:
-            raise LoaderError(f"step {self.index} is committed: its micro-batches are gone")
+            raise LoaderError(f"step {self.index} is committed: its micro-batches have been released")
         if self._try.given == self.micro_batches:
             raise LoaderError(
                 f"step {self.index} has given all of its micro-batches: they come once, keep them in a list "
@@ -125,18 +125,18 @@ class Step:
         if not self._committed:
             self._try.syncs.check_next(self._try.given)
 
-    if not TYPE_CHECKING:  # a type checker must not take every name for known
+    if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Tell who takes a step for a batch what it is."""
+            """Explain what a step is to code that uses it as a batch."""
             raise AttributeError(
                 f"a Step has no {name!r}: it holds micro-batches, take each by 'for batch in step'"
             )
 
     def _look_ahead(self) -> None:
-        """Begin with the next row's batch, also of the next step, where the row is here already.
+        """Prefetch the batch of the next row, also of the next step, if the row has arrived.
 
-        It is looked at, not taken: nothing is waited for, and nothing counts as given.
+        The row is only peeked at: nothing waits, and nothing counts as given.
         """
         if self._batches.looks_ahead:
             known = self._taken[self._try.given : self._try.given + 1]
@@ -145,7 +145,7 @@ class Step:
                 self._batches.start(row)
 
     def _row(self, micro: int) -> StreamRow:
-        """Return a micro-batch's row; it is kept until the step is committed, for it may be asked again."""
+        """Return a micro-batch's row; it is kept until the step is committed, for `retry`."""
         if micro < len(self._taken):
             return self._taken[micro]
         row = EMPTY_ROW if micro >= self._facts.rows else self._rows.take()
@@ -161,8 +161,8 @@ class Step:
 
         Gradients are synchronised once every micro-batch of the step has been passed here, in any order:
         DDP's ``no_sync``, FSDP2's ``set_requires_gradient_sync``; a plain module needs neither. A loop that
-        uses it must use it for every micro-batch, also for an empty one, and equally often on every rank;
-        one that is left out is an error when the next is asked for, or at `commit`.
+        uses it must do so for every micro-batch, empty ones included, and equally often on every rank; one
+        that is left out is an error when the next is taken, or at `commit`.
         """
         return self._try.syncs.context(model, self._try.number_of(batch, "sync"), self._try.given)
 
@@ -191,10 +191,10 @@ class Step:
         return loss
 
     def observe(self, loss: torch.Tensor, batch: PackedBatch) -> torch.Tensor:
-        """Return a loss of one's own as it is, watched: a gradient that reaches it shows the batch trained.
+        """Return your own loss unchanged, watched: a gradient that reaches it shows the batch was trained.
 
         What `loss` returns is watched already. A step is refused at `commit` where some of its batches were
-        seen to be trained and others not; where nothing is watched, the audit tells that training was not
+        seen to be trained and others not; where nothing is watched, the audit reports that training was not
         observed. Call it, and `loss`, outside of what ``torch.compile(fullgraph=True)`` compiles.
 
         Args:
@@ -210,7 +210,7 @@ class Step:
     # -- commit ----------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Say that the optimizer has taken the step; from here on a checkpoint holds it.
+        """Commit the step: the optimizer has taken it, and the next checkpoint includes it.
 
         Raises:
             LoaderError: Micro-batches were not taken or not all passed to `sync`, a gradient has reached the
@@ -227,11 +227,11 @@ class Step:
         self._close()
 
     def retry(self) -> None:
-        """Begin the step again: iterating gives the same micro-batches once more.
+        """Restart the step: iterating gives the same micro-batches once more.
 
-        For a step that the optimizer refused, such as after an overflow of float16. Call it on every
+        For a step that was not taken, such as after a float16 overflow. Call it on every
         rank, instead of `commit`, and clear the gradients. Only the last try counts as trained; the
-        ledger counts how often steps were begun again.
+        ledger counts the retries.
 
         Raises:
             LoaderError: The step is committed.
@@ -242,10 +242,10 @@ class Step:
         self._try = StepTry(self.index, self.micro_batches)
 
     def skip(self) -> None:
-        """Go on to the next step without having trained this one.
+        """End the step without training it, and go on to the next one.
 
         Call it on every rank, instead of `commit`. The examples of the step are not trained in this
-        epoch: the ledger names the step and counts them apart, and the audit tells.
+        epoch: the ledger names the step and counts its examples separately, and the audit reports them.
 
         Raises:
             LoaderError: The step is committed.
@@ -275,7 +275,7 @@ class Step:
 
     @property
     def facts(self) -> StepFacts:
-        """What the step is of its deal."""
+        """The step's numbers, as the deal planned them."""
         return self._facts
 
     def trained(self) -> TrainedStep:
@@ -284,7 +284,7 @@ class Step:
             index=self._index,
             epoch=self.epoch,
             batches=tuple(
-                # Copied, for a view would keep the whole block of the row.
+                # Copied: a view would keep the whole block of the row in memory.
                 TrainedBatch(row.indices.copy(), len(row.input_ids), self._try.flags.reached(micro))
                 for micro, row in enumerate(self._taken)
             ),

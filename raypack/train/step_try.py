@@ -1,4 +1,4 @@
-"""One try of a step: which micro-batches it has given, and what became of each."""
+"""One try of a step: the micro-batches it has given, and whether each was synced and trained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raypack.train.gradient_sync import SyncCalls
 
 
 class StepTry:
-    """What `Step.retry` begins anew.
+    """The part of a step that `Step.retry` resets.
 
     Args:
         step: Number of the step.
@@ -30,7 +30,7 @@ class StepTry:
         self._numbers: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     def give(self, batch: PackedBatch) -> None:
-        """Learn that the loop takes the next micro-batch."""
+        """Record that the loop takes the next micro-batch."""
         self._numbers[id(batch.input_ids)] = (weakref.ref(batch.input_ids), self.given)
         self.given += 1
 
@@ -50,7 +50,7 @@ class StepTry:
                 f"step.{what} needs the batch that the step gave, a PackedBatch, got {type_name(batch)}"
             )
         known, micro = self._numbers.get(id(batch.input_ids), (None, 0))
-        if known is None or known() is not batch.input_ids:  # an id may come again, an object does not
+        if known is None or known() is not batch.input_ids:  # ids are reused once an object is freed
             raise LoaderError(
                 f"step.{what} needs a batch of step {self._step} and of its present try, got one of another "
                 "step, or of before retry()"

@@ -81,7 +81,7 @@ class Need:
         )
 
     def room(self, cluster: Cluster) -> int:
-        """Return how many workers the cluster can hold, at most the most that the run may have."""
+        """Return how many workers fit in the cluster, up to the maximum of the run."""
         rooms = [_times(self.worker, node, self.most) for node in cluster.nodes] or [0]
         if self.strategy == "STRICT_PACK":
             return max(rooms)
@@ -156,7 +156,7 @@ def _remedy(remedies: list[str]) -> str:
 
 
 def _has_autoscaler(nodes: list[dict[str, Any]]) -> bool:
-    """Whether nodes may be added by themselves: by what started them, or by what the autoscaler tells.
+    """Whether nodes may be added by themselves: according to their labels or to the autoscaler.
 
     A node of a cluster that grows has a group, which its label names or the autoscaler's report does; in
     that report of a cluster that does not grow each node is a type of its own.
@@ -164,7 +164,7 @@ def _has_autoscaler(nodes: list[dict[str, Any]]) -> bool:
     if any(node["Labels"].get(_NODE_GROUP) for node in nodes):
         return True
     status = _internal_kv_get(_AUTOSCALER_STATUS) or b""
-    if not status.startswith(b"{"):  # nothing was told yet, or is not told here
+    if not status.startswith(b"{"):  # there is no report yet, or none in this cluster
         return False
     types = (json.loads(status).get("autoscaler_report") or {}).get("node_type_mapping") or {}
     return any(kind != f"node_{node}" for node, kind in types.items())

@@ -51,7 +51,7 @@ def save_before_resize(
         group: Ray Train's worker group.
         workers: Workers after the resize.
         timeout_s: How long to wait, seconds.
-        count_saves: Tells how many saves are registered; polling the group registers them.
+        count_saves: Returns how many saves are registered; polling the group registers them.
     """
     began = time.monotonic()
     outcome = _outcome(group, timeout_s, count_saves)

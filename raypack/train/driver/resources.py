@@ -1,4 +1,4 @@
-"""Refusing what a cluster can never hold before it is waited for: Ray itself waits without end."""
+"""Refuses what a cluster can never hold, before Ray waits for it indefinitely."""
 
 from __future__ import annotations
 

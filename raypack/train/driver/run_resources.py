@@ -1,4 +1,4 @@
-"""What a run needs, watched from Ray Train's controller: refused before it starts, told while it waits."""
+"""Checks a run's resources in Ray Train's controller: refuses it at its start, warns while it waits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raypack.train.integrations.data_config import PackedDataConfig
 from raypack.train.recipe import recipes_in
 
 AGAIN_S = 30.0
-"""Seconds between two words about the same wait."""
+"""Seconds between two warnings about the same wait."""
 _WAITING = ("InitializingState", "SchedulingState", "ReschedulingState", "RestartingState")
 
 
@@ -44,7 +44,7 @@ class RunResources:
         return None
 
     def look(self, state: Any) -> None:
-        """Say what is lacking while the controller waits for workers, every half minute."""
+        """Log what is lacking while the controller waits for workers, every half minute."""
         waits = type(state).__name__ in _WAITING
         if self._need is not None and waits and time.monotonic() >= self._told + AGAIN_S:
             self._told = time.monotonic()

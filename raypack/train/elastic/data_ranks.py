@@ -90,12 +90,12 @@ OTHER_EXAMPLES = (
     "has trained other examples than",
     "peers must take and commit the same batches",
 )
-"""What peers are told whose receipts differ, and the remedy."""
+"""The error for peers whose receipts differ, and the remedy."""
 OTHER_STATE = (
     "stands elsewhere in its shard than",
     "peers must end the same steps, each once, with step.commit or step.skip",
 )
-"""What peers are told whose states differ, and the remedy."""
+"""The error for peers whose states differ, and the remedy."""
 
 
 def by_data_rank(

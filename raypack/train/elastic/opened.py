@@ -1,7 +1,7 @@
-"""The loaders that this process has opened: a second one of a name goes on where the one before has ended.
+"""The loaders that this process has opened: a second one of a name resumes where the last one ended.
 
 The last checkpoint does not hold what was committed after it, but the model of this process does. So each
-loader leaves behind where it stands when it is closed, for the rest of its attempt.
+loader keeps its state here when it is closed, for the rest of its attempt.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class Opened:
     count: int = 0
     """How often one was asked for."""
     is_open: bool = False
-    """Whether the last one is open still."""
+    """Whether the last one is still open."""
     standing: Standing | None = None
-    """Where the last one stood that committed a step; None where the last checkpoint says it."""
+    """State of the last one that committed a step; None where the last checkpoint holds it."""
 
     def begin(self, standing: Standing | None) -> None:
         """Note that a loader is opened.
 
         Args:
-            standing: What it goes on from; None is a checkpoint, or the beginning of the run.
+            standing: State that it resumes from; None is a checkpoint, or the beginning of the run.
         """
         self.is_open, self.standing = True, standing
 
     def end(self, standing: Standing) -> None:
-        """Note that it is closed, and where it stands."""
+        """Note that it is closed, and keep its state."""
         self.is_open = False
         if standing.steps:
             self.standing = standing
@@ -62,7 +62,7 @@ def opened_before(worker: WorkerContext, name: str | None) -> Opened:
 
 
 def word_of(opened: Opened, standing: Standing | None) -> dict[str, Any]:
-    """Return what a rank tells the others when a loader is opened; see `state_again`."""
+    """Return what a rank sends the others when a loader is opened; see `state_again`."""
     known = None if standing is None else {**standing.report_payload(), "record": standing.own}
     return {"open": opened.is_open, "standing": known}
 
@@ -70,15 +70,15 @@ def word_of(opened: Opened, standing: Standing | None) -> dict[str, Any]:
 def state_again(
     name: str | None, standing: Standing | None, payloads: Sequence[dict[str, Any]]
 ) -> RunState | None:
-    """Return what a loader opened again goes on from; None where a checkpoint says it.
+    """Return the state that a reopened loader resumes from; None where a checkpoint holds it.
 
     Args:
         name: The loader's name.
-        standing: Where the one before stood on this rank.
+        standing: State of the one before, on this rank.
         payloads: What `word_of` returned on each rank.
 
     Raises:
-        LoaderError: One is open still, or ranks stand at different places; the same on every rank.
+        LoaderError: One is still open, or ranks differ in their state; the same on every rank.
     """
     who = "the loader" if name is None else f"the loader {name!r}"
     still = [rank for rank, payload in enumerate(payloads) if payload["open"]]
@@ -117,7 +117,7 @@ def _state(standing: Standing, payloads: list[dict[str, Any]]) -> RunState:
 
 
 def tell(name: str | None, standing: Standing) -> None:
-    """Log that a loader goes on from what its process has committed, where no checkpoint holds that."""
+    """Warn that a loader resumes from commits of its process that no checkpoint holds."""
     count = standing.steps_done - standing.reported
     if count and standing.worker.rank == 0:
         logger.warning(

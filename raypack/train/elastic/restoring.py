@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from, and what is said where it cannot."""
+"""Which checkpoint a run resumes from, and the error where it cannot."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ REFUSE, BEGIN = "refuse", "begin"
 
 
 def get_good_checkpoint(names: Sequence[str | None] = (None,)) -> Checkpoint | None:
-    """Return the run's newest checkpoint from which the data can go on; call it in the train function.
+    """Return the run's newest checkpoint from which the data can resume; call it in the train function.
 
-    Takes the place of `ray.train.get_checkpoint` where the last checkpoint is damaged: load the model from
+    Use it in place of `ray.train.get_checkpoint` where the last checkpoint is damaged: load the model from
     what it returns, and give that to ``get_loader(..., checkpoint=...)``. Where the last one is good, both
     return the same, so a train function may use it always. Only the data's state is read, not the model's
     files.
@@ -78,7 +78,7 @@ def check_state(
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a loader goes on from; see `get_loader` for both fields."""
+    """What a loader resumes from; see `get_loader` for both fields."""
 
     checkpoint: Checkpoint | str | None = LAST
     foreign: str = REFUSE
@@ -106,14 +106,14 @@ class Origin:
         return ray.train.get_checkpoint() if self.checkpoint == LAST else None
 
     def state(self, name: str | None, examples: int | None = None) -> RunState | None:
-        """Return the state that a loader goes on from; None where it begins anew.
+        """Return the state that a loader resumes from; None where it starts from the beginning.
 
         Args:
             name: The loader's name.
             examples: Examples of the source that is open.
 
         Raises:
-            CheckpointError: The checkpoint cannot be gone on from; says which one can, and how.
+            CheckpointError: The checkpoint cannot be resumed from; the message says which one can, and how.
         """
         found = self.checkpoint if isinstance(self.checkpoint, Checkpoint) else self._last()
         if found is None:
@@ -132,7 +132,7 @@ class Origin:
 
 
 def _way_on(found: Checkpoint, name: str | None) -> str:
-    """Say from which checkpoint a run can go on, and how."""
+    """Say from which checkpoint a run can resume, and how."""
     try:
         others = _newest_first(found)[1:]
     except (CheckpointError, OSError) as error:
@@ -141,7 +141,7 @@ def _way_on(found: Checkpoint, name: str | None) -> str:
         try:
             check_state(found.filesystem, path, name)
         except (CheckpointError, OSError):
-            continue  # named once it is the one to be gone on from
+            continue  # its fault is named if the run tries to resume from it
         names = "" if name is None else f"names=({name!r},)"
         return (
             f"The newest good checkpoint of this run is {path.rsplit('/', 1)[-1]}: to go on from it, set "

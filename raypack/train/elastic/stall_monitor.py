@@ -1,4 +1,4 @@
-"""What a train loop does while no batch comes: tell the planner again, and find out what is wrong."""
+"""Runs while a train loop waits for a batch: reports commits to the planner again, and finds the fault."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class StallMonitor:
     """Called about once a second while the stream gives nothing.
 
     Args:
-        worker: Where this worker stands.
+        worker: This worker's context.
         node_planner: Handle of the node's planner.
-        advance: Tells the planner what is committed.
+        advance: Sends the planner what is committed.
     """
 
     def __init__(self, worker: WorkerContext, node_planner: Any, advance: Callable[[], None]) -> None:
@@ -37,7 +37,7 @@ class StallMonitor:
         self._reminded = 0.0
 
     def __call__(self, waited_s: float) -> None:
-        """Take another look.
+        """Check once.
 
         Args:
             waited_s: Seconds since the loop began to wait for this batch.

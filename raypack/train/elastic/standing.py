@@ -1,4 +1,4 @@
-"""Where a loader stands between two steps: what a report writes, and a loader opened again goes on from."""
+"""A loader's state between two steps: what a report writes, and what a reopened loader resumes from."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raypack.train.recipe import PackedData
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """One rank's side of the run's state after its last commit."""
+    """One rank's part of the run's state after its last commit."""
 
     worker: WorkerContext
     recipe: PackedData
@@ -49,7 +49,7 @@ class Standing:
         return self.ledger.steps + self.steps
 
     def report_payload(self) -> dict[str, Any]:
-        """Return what this rank tells the others: what all share, what its peers do, its receipts."""
+        """Return what this rank sends the others: what all share, what its peers share, its receipts."""
         return {
             "step": self.steps_done,
             "digest": digest_of([self.shared, self.ledger.to_dict()]),
@@ -63,7 +63,7 @@ class Standing:
 
         Args:
             report_id: The report's report ID.
-            payloads: What `payload` returned on each process, by rank.
+            payloads: What `report_payload` returned on each process, by rank.
 
         Raises:
             LoaderError: Peers of one data rank have trained different examples, or differ in their state.

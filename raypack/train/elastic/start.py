@@ -1,4 +1,4 @@
-"""How a train worker gets its loader: place, source, checkpoint, peers, planner."""
+"""Opens a train worker's loader: worker context, source, checkpoint, peers, planner."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CHANGES = ("maximum_tokens", "maximum_examples", "batches_per_step")
-"""What of a recipe may differ when a run goes on."""
+"""Fields of a recipe that may change when a run resumes."""
 _START_TIMEOUT_S = 300.0
 
 
@@ -53,8 +53,8 @@ def get_loader(
 ) -> PackedLoader:
     """Return this train worker's loader, restored from the run's last checkpoint if there is one.
 
-    Called by every rank in the train function; any number of workers may go on from a checkpoint. Opened
-    again in the same attempt, such as after an error that the train function has caught, a loader goes on
+    Called by every rank in the train function; any number of workers may resume from a checkpoint. Opened
+    again in the same attempt, such as after an error that the train function has caught, a loader resumes
     from what its processes have committed, as the model in their memory does; a warning says so where no
     checkpoint holds that. Only one of a name may be open at a time.
 
@@ -69,9 +69,9 @@ def get_loader(
             checkpoint, whatever the deal. None: each process is a data rank.
         data_dim: The dimension of the mesh along which data differs, such as ``"dp"``, or several, such
             as ``("replicate", "shard")``.
-        checkpoint: What the data goes on from, the checkpoint that the model was loaded from: ``last``,
+        checkpoint: What the data resumes from, the checkpoint that the model was loaded from: ``last``,
             which `ray.train.get_checkpoint` returns, or what was committed in this attempt; another one, such
-            as that of `get_good_checkpoint`; or None, to begin anew.
+            as that of `get_good_checkpoint`; or None, to start from the beginning.
         foreign: What is done with a checkpoint that was reported without `raypack.train.report` and holds no
             state of any data: ``refuse`` it, or ``begin`` the data anew under its weights.
 
@@ -98,7 +98,7 @@ def get_loader(
     rendezvous = join_rendezvous(worker.world_size, worker.rank, name=worker.actor_name("rendezvous", label))
     try:
         return _open(recipe, name, worker, torch_device, allowed, rendezvous, label, origin, opened)
-    except BaseException:  # whatever ends it: nobody meets for this loader any more
+    except BaseException:  # whatever the cause, this rank no longer takes part
         rendezvous.leave()
         raise
 

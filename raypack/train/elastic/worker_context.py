@@ -68,7 +68,7 @@ class WorkerContext:
 
     @property
     def is_first_peer(self) -> bool:
-        """Whether this process speaks for its data rank: what peers have in common is told by one of them."""
+        """Whether this process reports for its data rank: what peers share is reported by one of them."""
         return self.data_ranks is None or self.data_ranks.index(self.data_rank) == self.rank
 
     @classmethod

@@ -216,7 +216,7 @@ class PackedTrainer(PackedTraining, Trainer):
 
 
 class _Commits(TrainerCallback):
-    """Tells the trainer when its optimizer has taken a step."""
+    """Notifies the trainer when its optimizer has taken a step."""
 
     def __init__(self, trainer: PackedTraining) -> None:
         self._trainer = trainer

@@ -37,7 +37,7 @@ class ReportBarrier:
 
         Raises:
             LoaderError: A rank did not come, or failed; it is named, with its error.
-            Exception: What ``work`` raised on this rank, after the others were told.
+            Exception: What ``work`` raised on this rank, after the others were notified.
         """
         try:
             mine = work()
@@ -60,7 +60,7 @@ class ReportBarrier:
         return [other["done"] for other in payloads]
 
     def fail(self, key: str, why: str) -> None:
-        """Tell the others, who may be waiting, that this rank does not do its part."""
+        """Notify the other ranks, which may be waiting, that this rank has failed."""
         self._rendezvous.post(self._name(key), {"failed": why})
 
     def _name(self, key: str) -> str:

@@ -22,15 +22,15 @@ def keep_newest_good(manager: Any, names: Sequence[str | None] | None = None) ->
     """Let a checkpoint manager of Ray Train spare the newest checkpoint that is good.
 
     ``CheckpointConfig(num_to_keep=...)`` counts checkpoints, whatever they hold, and deletes the old ones as
-    soon as a new one is registered. The manager has no public way to be told more, so its method that
-    deletes is replaced on this one object: the newest good one is kept beside those that it keeps.
+    soon as a new one is registered. The manager has no public hook for this, so its deleting method
+    is replaced on this one object: the newest good one is kept beside those that it keeps.
 
     Args:
         manager: The run's ``CheckpointManager``.
         names: Names of the run's loaders; None: all whose state is in a checkpoint.
 
     Raises:
-        AttributeError: This Ray's manager is another one.
+        AttributeError: The manager of this Ray version has other attributes.
     """
     if hasattr(manager, _SPARES):
         return

@@ -62,13 +62,13 @@ def report(
             called again, between two later steps, when the run is about to be resized or a node to be
             taken away: so it must save what is there then.
         upload: ``sync`` returns when every rank's files are in the run's storage. ``async`` returns once
-            they are written locally and uploads them behind the training; the checkpoint counts, and a
-            restart goes on from it, when all ranks have uploaded theirs. Files wait in TMPDIR meanwhile.
+            they are written locally and uploads them during training; the checkpoint counts, and a
+            restart resumes from it, once all ranks have uploaded theirs. Files wait in TMPDIR meanwhile.
         timeout_s: How long a rank waits for the others before it names who is missing, seconds;
             uploads may take longer.
 
     Raises:
-        LoaderError: A rank did not come or failed, ranks differ in their state, a step is not
+        LoaderError: A rank did not report or failed, ranks differ in their state, a step is not
             committed, two ranks wrote one file name, or metrics are no JSON.
         CheckpointError: A file cannot be written, on this rank. The checkpoint before stays the last;
             let it end the attempt, so that Ray Train starts a new one from there.
@@ -103,7 +103,7 @@ def report(
             send(dict(metrics), directory, name, "local" if worker.local else upload, barrier)
         written = LastReport(digests_of(states), name, before, text_of(metrics), save)
         remember_report(worker.group, written)
-    # By itself a loader can report where it is the only one: another one may be inside a step.
+    # Only a run's single loader can report unasked: of several, another may be inside a step.
     again = _again(metrics, loader, save, timeout_s) if len(loaders) == 1 else None
     for one in loaders.values():
         one.remember(again)

@@ -1,7 +1,7 @@
 """Saving before the run is stopped: at a planned resize, or when a node is about to be taken away.
 
-Who wants a save says so in each worker's process, at any time. The loaders there look at each step's
-end, agree on one step (see `SavePoint`), and repeat the train function's last report.
+A save is requested in each worker's process, at any time. The loaders there check for a request after each
+step, agree on one step (see `SavePoint`), and repeat the train function's last report.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class SaveRequest:
 
 @dataclass(slots=True)
 class _Process:
-    """What the loaders of this process share with whoever asks them to save."""
+    """What the loaders of this process share with the callback that asks them to save."""
 
     request: SaveRequest | None = None
     ready_loaders: int = 0
-    """Loaders that are open and know how to report."""
+    """Loaders that are open and can repeat a report."""
 
 
 _process = _Process()
@@ -88,7 +88,7 @@ class Saver:
         self._report = report
 
     def close(self) -> None:
-        """Take no further wishes."""
+        """Accept no further requests."""
         self.remember(None)
 
     def boundary(self, step: int) -> None:
@@ -121,7 +121,7 @@ class Saver:
         return SaveRequest(PREEMPTION)
 
     def _propose(self, step: int) -> None:
-        # The number of saves is the same on all ranks, whatever each was told first.
+        # The number of saves is the same on all ranks, whichever request each saw first.
         self._proposal = self._rendezvous.propose_save(
             self._saves, self._attempt, step, self._took >= _SLOW_S
         )
@@ -168,7 +168,7 @@ class Saver:
 
 
 def preempted_nodes() -> frozenset[str]:
-    """Return the nodes of this run that are about to be taken away, as this worker was told.
+    """Return the nodes of this run that are about to be taken away, as far as this worker knows.
 
     Ray Train's public question is a barrier; what it answers with lies in the worker's context, and
     where that moves, nothing is known of preemptions here. Outside of a worker of Ray Train there are none.

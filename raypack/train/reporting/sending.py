@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _PREFIX = "raypack-report-"
 _UPLOAD_LIMIT_S = 6 * 3600.0
-"""How long ranks wait for each other's uploads: a rank that fails tells the others at once."""
+"""How long ranks wait for each other's uploads, seconds; a rank that fails notifies the others at once."""
 
 
 class RankDirectory:
@@ -50,7 +50,7 @@ class RankDirectory:
         """Make the directory.
 
         Raises:
-            CheckpointError: There is no room for it, or no permission.
+            CheckpointError: There is no space for it, or no permission.
         """
         _remove_stale_directories()
         try:
@@ -89,8 +89,8 @@ class RankDirectory:
 def _remove_stale_directories() -> None:
     """Remove what workers that were killed inside a report have left; once a process.
 
-    A number of a process says something only where it was given: on this boot of this machine, in this
-    namespace of processes. TMPDIR may be shared, so directories from anywhere else are left alone.
+    A PID is meaningful only on the same boot of the same machine, in the same PID namespace. TMPDIR may be
+    shared, so directories from anywhere else are left alone.
     """
     namespace = _process_namespace()
     if namespace is None:
@@ -99,12 +99,12 @@ def _remove_stale_directories() -> None:
     for path in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         owner = path.name.removeprefix(prefix).partition("-")[0]
         if owner.isdecimal() and not _pid_alive(int(owner)):
-            shutil.rmtree(path, ignore_errors=True)  # a worker beside this one may be at it too
+            shutil.rmtree(path, ignore_errors=True)  # another worker may be removing it too
 
 
 @functools.cache
 def _process_namespace() -> str | None:
-    """Return a name of where this process's number counts; None where that cannot be told."""
+    """Return an id of the PID namespace and boot of this process; None where they cannot be read."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()
         namespace = os.stat("/proc/self/ns/pid").st_ino
@@ -181,7 +181,7 @@ def _send_and_wait(
             checkpoint_upload_fn=upload_together,
         )
     finally:
-        if not begun:  # it was refused or skipped here, and the others must not wait for this rank
+        if not begun:  # refused or skipped here: the others must not wait for this rank
             barrier.fail("upload", "Ray Train did not take its report")
 
 

@@ -1,7 +1,7 @@
-"""Steps that a run has committed and no checkpoint holds: noted by rank 0, told in the driver at the end.
+"""Steps that a run has committed and no checkpoint holds: noted by rank 0, logged in the driver at the end.
 
 Rank 0 notes in Ray's key-value store when a loader is opened, reports and is closed, under the run's name in
-this job. The driver reads the notes when `fit` ends; those of an attempt go when the next one begins.
+this job. The driver reads the notes when `fit` ends; those of an attempt are deleted when the next begins.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SPACE = b"raypack"
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """How far one loader of a run's last attempt has come."""
+    """Progress of one loader of a run's last attempt."""
 
     reported: int
     """Steps that a checkpoint holds: those of the last report, or of the checkpoint it began with."""
