@@ -49,7 +49,7 @@ def audit_table(audit: Audit) -> RenderableType:
 
 
 def goal_lines(audit: Audit) -> list[str]:
-    """Say what a run is to do, what of it is not trained, and what it leaves out on purpose."""
+    """Say what a run's goal is, what of it is not trained, and what the goal leaves out on purpose."""
     if audit.goal is None:
         return []
     goal, left = audit.goal, audit.not_trained
@@ -81,7 +81,7 @@ def lineage_table(attempts: Iterable[Attempt]) -> Table:
 
 
 def refused_lines(epoch: int, refused: Refused) -> list[str]:
-    """Say which steps of an epoch the optimizer did not take at once, or not at all."""
+    """Say which steps of an epoch were retried or skipped."""
     lines = []
     if refused.retries:
         lines.append(f"epoch {epoch}: steps were begun again {refused.retries:,} times")

@@ -1,8 +1,8 @@
-"""Which bin each example of a window goes to, packed as full as the budget allows.
+"""Assigns each example of a window to a bin, by best fit; the compiled loop is `kernels/best_fit.py`.
 
-Packed batches are best-fit decreasing (Johnson et al. 1974): the longest example first, each into the
-bin with the least room that it still fits. Padded ones cost rows times the longest row, so there the
-examples are sorted and cut where the budget ends: rows of a batch are of near-equal length.
+The packed layout uses best-fit decreasing (Johnson et al. 1974): the longest example first, each into
+the fullest bin that still holds it. A padded batch costs its rows times its longest row, so there the
+examples are sorted by length and cut where the budget ends: the rows of a batch have nearly equal length.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def best_fit_bins(
     """Return the bin of each example, and how many bins there are.
 
     A pure function of its arguments. Among equal lengths the earlier example goes first, among bins
-    with equal room the earlier bin.
+    with equal free space the earlier bin.
 
     Args:
         lengths: (n,) tokens of each example, 1 to the budget.
         options: The limits of a batch.
-        names: (n,) source indices, by which an error names an example; None is its place.
+        names: (n,) source indices, by which an error names an example; None: its position in ``lengths``.
 
     Returns:
         (n,) int64 numbers in [0, bins), each of them used, and bins.

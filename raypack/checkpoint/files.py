@@ -1,11 +1,11 @@
-"""The ``raypack/`` folder of a checkpoint: written once, trusted by nobody.
+"""The ``raypack/`` folder of a checkpoint: written once, validated whenever it is read.
 
     raypack/state.json        the run's state and ledger
-    raypack/rank_00003.json   under the rank deal, what is data rank 3's own, one file a data rank
+    raypack/rank_00003.json   under the rank deal, the state of data rank 3; one file per data rank
     raypack/manifest.json     report ID, step, world size, and the size and digest of every file beside it
 
-A named loader's files lie in ``raypack/<name>/``. The report ID is in every file, and it ends the
-checkpoint's own name too, so a file or folder of another checkpoint is refused as stale.
+A named loader's files are in ``raypack/<name>/``. Every file contains the report ID, and the checkpoint's
+name ends with it, so a file or folder of another checkpoint is refused as stale.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def checkpoint_name(values: dict[str, Any]) -> str:
 
 
 def report_id_in_name(path: str) -> str | None:
-    """Return the report ID's beginning in a checkpoint's name, or None where the name is none of ours."""
+    """Return the report ID's beginning in a checkpoint's name, or None where raypack did not name it."""
     ours = _OUR_NAME.match(path.rstrip("/").rsplit("/", 1)[-1])
     return ours[1] if ours else None
 

@@ -1,6 +1,6 @@
 """The ledger of a run: its attempts and, for each epoch, the receipt of what was trained.
 
-It travels in every checkpoint, so it tells the lineage of the weights that it lies beside: steps
+It is part of every checkpoint, so it describes the lineage of the weights saved with it: steps
 that an attempt computed after its last checkpoint are not in it.
 """
 
@@ -47,7 +47,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """Steps of an epoch that the optimizer did not take at once, or not at all."""
+    """Steps of an epoch that were retried or skipped."""
 
     retries: int = 0
     """How often a step was begun again."""

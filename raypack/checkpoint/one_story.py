@@ -1,4 +1,4 @@
-"""The parts of a run's state must tell one story: its plan, its ledger, its source's summary."""
+"""Checks that the parts of a run's state are consistent: its plan, its ledger, its source's summary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from raypack.checkpoint.run_state import RunState
 
 MOST_WINDOW = 1 << 22
-"""Examples of a window of best fit, four times the greatest that is taken unless one is given."""
+"""The most examples of a best-fit window, four times the largest default."""
 _SUMMARY = {
     "fingerprint": str,
     "examples": int,
@@ -31,7 +31,7 @@ def check_story(state: RunState) -> None:
     """Refuse a state whose parts contradict each other, before anything is opened or planned.
 
     Raises:
-        CheckpointError: They do; what contradicts what is named.
+        CheckpointError: They do; the message names both.
     """
     _check_summary(state.source, state.plan)
     _check_epoch(state)

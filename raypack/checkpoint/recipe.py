@@ -31,7 +31,7 @@ class Pace:
     ahead: int
     """How far the reader may be ahead of what is committed."""
     advance_every: int
-    """The planner is told of commits when so many micro-batches were committed since the last time."""
+    """Commits are sent to the planner once so many micro-batches were committed since the last time."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class Recipe:
         """Return the pace of the stream for steps of ``micro_batches`` a rank.
 
         A rank must be able to receive a whole step before it commits, so ``ahead`` covers a step, the
-        block that its last micro-batch lies in, and the commits that the planner was not told of yet.
+        block that its last micro-batch lies in, and the commits that have not been sent to the planner yet.
         One that is smaller than a step is raised to it: a run that loses workers has longer steps, and
         must go on.
         """

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the data: the goal, where the plan stands, the source's summary, the ledger."""
+"""The data state in a checkpoint: the goal, the position of the plan, the source's summary, the ledger."""
 
 from __future__ import annotations
 

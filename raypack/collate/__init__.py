@@ -1,4 +1,4 @@
-"""Rows to tensors on a device: batches, masks, and what each attention backend must be told."""
+"""Rows to tensors on a device: batches, masks, and the arguments of each attention backend."""
 
 from raypack.collate.attention.isolation import assert_isolated
 from raypack.collate.attention.pick import AttentionChoice, pick_attention

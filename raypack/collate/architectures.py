@@ -28,7 +28,7 @@ _TRIED: tuple[tuple[tuple[str, ...], str], ...] = (
     ((FLASH, SDPA), "llama4_text moshi"),
     ((SDPA, EAGER), "doge falcon stablelm"),
     ((SDPA,), "axk2 deepseek_v32 glm_moe_dsa"),
-    # Their masks are made without the positions, so that documents have to be told by a mask.
+    # Their masks are made without the positions, so that documents must be separated by an explicit mask.
     (
         (FLASH, FLEX, EAGER),
         """afmoe bert bert-generation biogpt camembert data2vec-text electra ernie gemma2 opt

@@ -1,8 +1,8 @@
-"""Batches on their way to a device, one ahead of the step that trains the last one.
+"""Prefetches batches to the device, one batch ahead of the one being trained.
 
 On CUDA a batch is copied, widened and counted on a stream of its own, out of pinned memory, while the
 device still trains the batch before; the train loop's stream waits for it there, the host never does.
-Elsewhere a batch is made when it is asked for, and there is no thread anywhere.
+Elsewhere a batch is made when it is asked for, and no thread is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Streams(Protocol):
         """Return a context whose device work is queued on the side stream."""
 
     def mark(self) -> Any:
-        """Return a mark behind all that is queued on the side stream so far."""
+        """Return a mark after the work queued on the side stream so far."""
 
     def join(self, mark: Any, tensors: list[torch.Tensor]) -> None:
         """Let the caller's stream wait for a mark, and own tensors that were made on the side.
@@ -52,7 +52,7 @@ class CudaStreams:
         return torch.cuda.stream(self._side)
 
     def mark(self) -> torch.cuda.Event:
-        """Return an event behind all that is queued on the side stream so far."""
+        """Return an event after the work queued on the side stream so far."""
         event = torch.cuda.Event()
         event.record(self._side)
         return event
@@ -71,7 +71,7 @@ def streams_of(device: torch.device) -> Streams | None:
 
 
 class DevicePrefetcher(Generic[Row, Made]):
-    """Makes what rows become on a device, the next one while the last one is worked on.
+    """Makes device batches of rows, the next one while the current one is being trained.
 
     Args:
         make: from a row to a `PackedBatch`, or to a batch and the masks or arguments made of it (a
@@ -90,12 +90,12 @@ class DevicePrefetcher(Generic[Row, Made]):
         return self._streams is not None
 
     def start(self, row: Row) -> None:
-        """Begin with a row that will be taken soon; one at a time, and one that is not taken is dropped."""
+        """Prefetch a row that will be taken soon; one at a time, and one that is never taken is dropped."""
         if self._streams is not None and (self._started is None or self._started[0] is not row):
             self._started = self._begin(self._streams, row)
 
     def take(self, row: Row) -> Made:
-        """Return what a row becomes; work queued from here on finds it ready."""
+        """Return the batch of a row; work that the caller queues from here on sees it complete."""
         if self._streams is None:
             return self._make(row)
         if self._started is not None and self._started[0] is row:

@@ -207,7 +207,7 @@ def _outcome(implementation: str, make: Make, method: Export, batch: PackedBatch
 
 
 def _obstacle(implementation: str, device: torch.device) -> str | None:
-    """Tell why an implementation cannot run before anyone looks for it elsewhere."""
+    """Return why an implementation cannot run here, checked before it is searched elsewhere."""
     if implementation == VARLEN:
         return varlen_obstacle(device)
     if implementation != FLASH:

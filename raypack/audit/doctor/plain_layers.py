@@ -14,7 +14,7 @@ Attend = Callable[..., torch.Tensor]
 
 
 class PlainLayer:
-    """Embeds tokens at random and lets them attend; what comes out stands for logits.
+    """Embeds tokens at random and applies attention; the output serves as logits.
 
     Args:
         attend: from x, (tokens, heads, head size), and the exporter's arguments to the same shape.
@@ -53,7 +53,7 @@ def varlen_layer(x: torch.Tensor, **arguments: Any) -> torch.Tensor:
 
 
 def varlen_obstacle(device: torch.device) -> str | None:
-    """Tell why torch's ``varlen_attn`` cannot run."""
+    """Return why torch's ``varlen_attn`` cannot run."""
     if device.type != "cuda":
         return f"varlen_attn needs CUDA, the device is {device.type}"
     if importlib.util.find_spec("torch.nn.attention.varlen") is None:

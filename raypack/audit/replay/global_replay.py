@@ -124,9 +124,9 @@ def _batches(planner: StepPlanner, steps: int, size: int) -> Iterator[list[Token
 
 
 def explain(result: Replay, trained: Receipt) -> str:
-    """Say which examples were lost or doubled, where the difference of the hashes tells.
+    """Say which examples were lost or duplicated, where the difference of the hashes identifies them.
 
-    One example, one batch or one batch in place of another can be told; more cannot, and the
+    One example, one batch or one batch in place of another can be identified; more cannot, and the
     answer then gives the counts alone.
     """
     planned = result.receipt

@@ -1,4 +1,4 @@
-"""Which attempt trained which steps of which epoch, as a ledger tells it."""
+"""Which attempt trained which steps of which epoch, according to the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of the epoch that a checkpoint stands in."""
+"""What is left of a checkpoint's current epoch."""
 
 from __future__ import annotations
 

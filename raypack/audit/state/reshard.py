@@ -26,7 +26,7 @@ from raypack.source import ArrowSource
 
 MOST_RANKS = 1 << 16
 MOST_WITHOUT_SOURCE = 1 << 26
-"""Examples that are dealt one by one on a checkpoint's word alone."""
+"""The most examples to deal one by one when only the checkpoint vouches for their number."""
 STEPS_LOOKED_AT = 16
 MOST_BATCHES_LOOKED_AT = 1 << 16
 

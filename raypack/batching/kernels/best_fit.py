@@ -1,9 +1,9 @@
-"""Best-fit decreasing: the longest example first, each into the bin with the least room that it fits.
+"""Best-fit decreasing: the longest example first, each into the fullest bin that still holds it.
 
-Rooms are looked up by class: class c holds the bins whose room is at least the c-th of the distinct
-lengths and below the next. A run of equal lengths fits the bins of its own class and of those above,
-so the best bin is the least of the first class that is not empty: a bitmap finds the class, a heap in
-each class its least bin. That is exact and as fast for any budget.
+Bins are grouped by free space ("room"): class c holds the bins whose room is at least the c-th of the
+distinct lengths and below the next. A length fits the bins of its own class and of all above, so the
+best bin is the fullest of the first class that is not empty: a bitmap finds the class, a heap per class
+(`_joined`, which holds the tie rule) the bin. That is exact, and its speed does not depend on the budget.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ for _number in range(64):
 
 @compiled
 def longest_first(lengths: Array, budget: int, order: Array) -> int:
-    """Write the places of examples, the longest first, among equal ones the earlier.
+    """Write the positions of the examples, sorted by length, longest first; a stable sort.
 
     A radix sort by digits of 12 bits.
 
@@ -78,8 +78,8 @@ def best_fit_decreasing(lengths: Array, budget: int, most: int, bins: Array) -> 
 
     Args:
         lengths: (n,) int32 tokens of each example.
-        budget: Tokens of a bin at the most, up to 2**62.
-        most: Examples of a bin at the most, at least 1.
+        budget: The most tokens of a bin, up to 2**62.
+        most: The most examples of a bin, at least 1.
         bins: (n,) int64, written.
 
     Returns:
@@ -159,7 +159,7 @@ def _class_of(room: int, sizes: Array) -> int:
 
 @compiled
 def _joined(one: int, other: int, rooms: Array, children: Array, siblings: Array) -> int:
-    """Join two pairing heaps; return the top, the bin with less room or the earlier."""
+    """Join two pairing heaps; return the top: the bin with less room, on a tie the earlier one."""
     if rooms[other] < rooms[one] or (rooms[other] == rooms[one] and other < one):
         one, other = other, one
     siblings[other] = children[one]

@@ -79,7 +79,7 @@ def deal_batches(costs: Sequence[int], world_size: int) -> list[list[int]]:
 
 
 def _longest_first(costs: Sequence[int], world_size: int) -> list[list[int]]:
-    """Give each batch, the dearest first, to the rank that has least so far and has room."""
+    """Give each batch, the costliest first, to the least-loaded rank that has a free slot."""
     capacity = -(-len(costs) // world_size)
     ranks: list[list[int]] = [[] for _ in range(world_size)]
     loads = [(0, 0, rank) for rank in range(min(world_size, len(costs)))]

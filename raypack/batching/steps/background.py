@@ -15,7 +15,7 @@ class Background(Generic[Key, Value]):
     """Computes a function of a key in a thread that ends with it; keeps the latest result.
 
     Args:
-        function: A pure function; what it raises is raised to who asks for the result.
+        function: A pure function; what it raises is raised again in `get`.
     """
 
     def __init__(self, function: Callable[[Key], Value]) -> None:
@@ -23,11 +23,11 @@ class Background(Generic[Key, Value]):
         self._begun: tuple[Key, Future[Value]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave what was begun behind: a copy computes it again."""
+        """Drop the pending computation: a copy computes it again."""
         return {"_function": self._function, "_begun": None}
 
     def begin(self, key: Key) -> None:
-        """Begin with a key; one that was begun before and never asked for is forgotten."""
+        """Start computing a key; a result that was started before and never fetched is dropped."""
         if self._begun is not None and self._begun[0] == key:
             return
         future: Future[Value] = Future()
@@ -35,7 +35,7 @@ class Background(Generic[Key, Value]):
         threading.Thread(target=self._run, args=(key, future), name="raypack-plan").start()
 
     def get(self, key: Key) -> Value:
-        """Return the function of a key: the result that was begun, or one computed here."""
+        """Return the result for a key: the one started by `begin`, or one computed here."""
         begun = self._begun
         if begun is not None and begun[0] == key:
             self._begun = None

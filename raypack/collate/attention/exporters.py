@@ -1,6 +1,6 @@
-"""What each consumer must be told: the complete and only combination that it isolates.
+"""The exact arguments with which each attention backend isolates documents: no more, no fewer.
 
-Remaining-out arguments are left out on purpose. transformers forgets the boundaries of a packed row as soon
+An argument that is missing is omitted on purpose. transformers forgets the boundaries of a packed row as soon
 as it is given a two-dimensional mask or makes a cache; an added minimum that is cast becomes -inf; a
 varlen kernel leaves what its offsets do not cover undefined.
 """

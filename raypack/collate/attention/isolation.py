@@ -1,4 +1,4 @@
-"""Proof on the user's own model that packed documents do not see one another."""
+"""Tests on the user's own model that packed documents do not attend to one another."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ __all__ = ["assert_isolated", "hf_export"]
 NOISE_FACTOR = 3
 """How many times its measured noise a document's logits may move when others change."""
 ROUNDING_FACTOR = {torch.float64: 16.0, torch.float32: 16.0, torch.float16: 1.5, torch.bfloat16: 1.5}
-"""How many times the measured rounding packed logits may differ from those alone. Products of float32 are
-summed in float32 too, which rounding the modules' outputs does not show; those of halves are not."""
+"""How many times the measured rounding the packed logits may differ from the unpacked ones. Products of
+float32 are summed in float32 too, which rounding the modules' outputs does not show; those of float16
+and bfloat16 are not."""
 UNMEASURED = {torch.float64: 64.0, torch.float32: 64.0, torch.float16: 4.0, torch.bfloat16: 4.0}
-"""Units in the last place allowed where no rounding can be measured, for the model is no module."""
+"""Units in the last place allowed where no rounding can be measured, because the model is not a module."""
 MEASURED_DOCUMENTS = 8
 """Documents that rounding is measured on, the longest first."""
 
@@ -68,7 +69,7 @@ def assert_isolated(
 
     Raises:
         IsolationError: documents leak, or logits differ; the message names the documents, from 0. Or
-            nothing can be told: the noise hides a leak, or no logit depends on an earlier token.
+            the test is inconclusive: the noise hides a leak, or no logit depends on an earlier token.
         BatchError: the batch has no document, or the logits are no (rows, tokens, V).
         TypeError: the model is neither, or ``batch`` or ``export`` is of a wrong type.
     """
@@ -101,7 +102,7 @@ class _Comparison:
     apart: torch.Tensor
     batch: PackedBatch
     scale: float
-    """What a typical logit is large: differences are told as parts of it."""
+    """Magnitude of a typical logit; differences are given relative to it."""
     differs: list[float]
     """Each document's largest difference as a part of the scale: of a token's logits the root mean square,
     or under a tolerance of the caller's the largest."""
@@ -116,7 +117,7 @@ class _Comparison:
     ) -> _Comparison:
         finite = apart[apart.isfinite()].double().abs()
         top = float(finite.max()) if len(finite) else 0.0
-        # The median, for one column of a huge constant must not drown the others.
+        # The median, so that one column with a huge constant does not hide the others.
         scale = float(finite.median()) / 0.6745 if top else 1.0
         scale = scale or float(finite.square().mean().sqrt())
         gaps = torch.where(packed == apart, 0.0, (packed.double() - apart.double()).abs())

@@ -109,7 +109,7 @@ def pick_attention(
 
     The order is flash attention, flex attention, SDPA, eager: what needs no S×S mask first. A model and
     its config get the same answer. Architectures are known by trial; one that has not been tried gets eager
-    attention, whose mask tells documents, and a warning. `assert_isolated` proves the choice on the model
+    attention, whose mask separates documents, and a warning. `assert_isolated` proves the choice on the model
     itself.
 
     Args:

@@ -20,7 +20,7 @@ from raypack.collate.layout.flat import FlatDocuments, Tokens
 def carry(arrays: list[npt.NDArray[Any]], device: torch.device) -> list[torch.Tensor]:
     """Copy (n,) integer arrays to a device in one go, as int32; the caller's memory is only read.
 
-    Pinned memory carries them to CUDA, so that the copy runs behind the host.
+    They reach CUDA through pinned memory, so that the copy is asynchronous to the host.
     """
     sizes = [len(array) for array in arrays]
     staged = torch.empty(sum(sizes), dtype=torch.int32, pin_memory=device.type == "cuda")

@@ -69,7 +69,7 @@ def rasterize_scattered_on_host(
 
 
 def _rasterize_square(square: torch.Tensor, low: Places, high: Places, allowed: int, blocked: int) -> None:
-    """Write an (S, S) square: groups of wide rows each as a whole, the others onto blocked rows."""
+    """Write an (S, S) square: groups of wide rows in one go, the others into rows that start blocked."""
     length = len(low)
     groups = list(_wide_groups(low, high))
     gaps = [(a, b) for (_, a, _), (b, _, _) in pairwise([(0, 0, 0), *groups, (length, 0, 0)]) if a < b]

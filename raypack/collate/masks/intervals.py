@@ -25,7 +25,7 @@ Array: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Contiguous stretches of one id, told for every token."""
+    """Contiguous runs of one id, given for every token."""
 
     ids: Array
     """(B, S) integers; 0 is padding."""
