@@ -1,4 +1,4 @@
-"""The values that are chosen by name, and the numbers that formats share: each stands here once."""
+"""The values that are chosen by name, and the limits that formats share, each defined once."""
 
 from __future__ import annotations
 

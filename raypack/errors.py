@@ -1,6 +1,6 @@
 """Every error that raypack raises on purpose.
 
-Each error also is a builtin one, so that callers who know nothing of raypack catch what they expect.
+Each also derives from a builtin exception, so that generic handlers catch it.
 Wrong *types* of arguments raise plain ``TypeError``.
 """
 
@@ -40,7 +40,7 @@ class StreamError(RaypackError, RuntimeError):
 
 
 class DegradedError(RaypackError, RuntimeError):
-    """In strict mode (``RAYPACK_STRICT=1``) alone: something failed that a run survives with a warning."""
+    """Only in strict mode (``RAYPACK_STRICT=1``): a failure that is otherwise logged, and the run goes on."""
 
 
 class BatchError(RaypackError, ValueError):
@@ -64,4 +64,4 @@ class IsolationError(RaypackError, AssertionError):
 
 
 class DoctorError(RaypackError, ValueError):
-    """A model that cannot be looked at; the message says what to give instead."""
+    """A model that the doctor cannot examine; the message says what to give instead."""

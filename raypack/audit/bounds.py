@@ -1,4 +1,4 @@
-"""What a record may ask of an audit, bounded by the source that is open before anything is replayed."""
+"""Checks, before a replay, that a record asks no more of it than the open source allows."""
 
 from __future__ import annotations
 

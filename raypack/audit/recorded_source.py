@@ -1,4 +1,4 @@
-"""Opens the source that a checkpoint names, once it is safe to: anybody may have written the checkpoint."""
+"""Opens the source that a checkpoint names, if that is safe: the checkpoint is untrusted."""
 
 from __future__ import annotations
 

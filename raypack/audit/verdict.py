@@ -1,4 +1,4 @@
-"""The records of an audit: what was found of each epoch and of the run, and what follows from it."""
+"""The records of an audit: the findings for each epoch and for the run, and the verdict."""
 
 from __future__ import annotations
 

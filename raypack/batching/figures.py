@@ -1,4 +1,4 @@
-"""What batches that lie end to end cost, and their plans."""
+"""Costs and plans of consecutive batches."""
 
 from __future__ import annotations
 

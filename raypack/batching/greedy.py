@@ -1,4 +1,4 @@
-"""Greedy batches: each is the longest prefix of what is left that fits; nothing is pulled forward."""
+"""Greedy batches: each is the longest prefix of the remaining examples that fits; none is pulled forward."""
 
 from __future__ import annotations
 

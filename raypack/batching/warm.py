@@ -1,4 +1,4 @@
-"""Kernels made ready before they are needed: compiled once on a machine, loaded once in a process."""
+"""Warms up kernels before they are needed: compiled once per machine, loaded once per process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is to do before it is complete: its goal, which every checkpoint records."""
+"""The goal of a run: what it must train to be complete; recorded in every checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much the records of the ranks may make a reader allocate, known before they are put together."""
+"""Bounds what the ranks' records may make a reader allocate, before they are combined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint says of the plan under the rank deal, put together from the records of all ranks."""
+"""The plan in a checkpoint under the rank deal, combined from the records of all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads a loader's files from a checkpoint and refuses, by name, whatever is not right with them."""
+"""Reads a loader's files from a checkpoint and names whatever is wrong with them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def _present(filesystem: pafs.FileSystem, folder: str, path: str, name: str | No
 
 
 def _others(filesystem: pafs.FileSystem, path: str, name: str | None) -> str:
-    """Say what there is in a checkpoint in place of the loader that was asked for."""
+    """Say which loaders a checkpoint holds instead of the requested one."""
     infos = filesystem.get_file_info(pafs.FileSelector(f"{path.rstrip('/')}/{FOLDER}", allow_not_found=True))
     names = sorted(info.base_name for info in infos if info.type == pafs.FileType.Directory)
     if names and name not in names:

@@ -1,4 +1,4 @@
-"""The checkpoints that Ray Train has registered for a run, from the list that it keeps beside them."""
+"""The checkpoints that Ray Train has registered for a run, read from its list in the run's storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON files that carry a digest of themselves."""
+"""JSON files that contain their own digest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON that anybody may have written: its size, nesting and numbers are bounded before it is believed."""
+"""Parses JSON from untrusted files: size, nesting and numbers are bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The packed batch: tokens on a device, and the one truth of where documents end."""
+"""The packed batch: tokens on a device, and the boundaries of its documents."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PackedBatch:
     indices: torch.Tensor
     """(documents,) int64 on the host: the source index of each document, in the order of the batch."""
     plan: TokenBatchPlan | None
-    """The plan this batch answers, where one was given."""
+    """The plan this batch was made from, if any."""
     layout: str
     """``"packed"`` or ``"padded"``."""
     padding_side: str
@@ -51,7 +51,7 @@ class PackedBatch:
     position_offset: int
     """The position of each document's first token."""
     document_slots: int | None
-    """Documents that `cu_seqlens` has room for, where the number is fixed; None: as many as there are."""
+    """Documents that `cu_seqlens` is padded to (``pad_documents_to``); None: it is not padded."""
     num_documents: int
     """Real documents."""
     num_tokens: int
@@ -71,7 +71,7 @@ class PackedBatch:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors lie (`indices` excepted)."""
+        """The tensors' device; `indices` is always on the host."""
         return self.input_ids.device
 
     def for_hf_sdpa(self, model_or_config: Any = None, *, kind: str = "causal") -> dict[str, Any]:
@@ -104,7 +104,7 @@ class PackedBatch:
         return exporters.hf_flash(self)
 
     def for_linear_attention(self) -> dict[str, Any]:
-        """Return what recurrent layers of a transformers model need beside: ``seq_idx`` and offsets.
+        """Return what recurrent layers of a transformers model need in addition: ``seq_idx`` and offsets.
 
         ``seq_idx`` is what the kernels of mamba_ssm and causal_conv1d take, ``cu_seq_lens_q`` the
         ``cu_seqlens`` of those of flash-linear-attention. Included in `for_hf_flash`.

@@ -1,4 +1,4 @@
-"""Evaluation: every example of a source once over the ranks, beside a training loader or alone."""
+"""Evaluation: every example of a source once over all ranks, alongside a training loader or alone."""
 
 from __future__ import annotations
 

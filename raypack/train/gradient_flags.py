@@ -18,7 +18,7 @@ class GradientFlags:
     """One flag for each micro-batch of one try of a step; a new try has flags of its own.
 
     The hook of a loss holds the flags of its own try, so that a late backward pass of an earlier try
-    sets none of the present one.
+    does not set flags of the current one.
 
     Args:
         micros: Micro-batches of the step.

@@ -1,4 +1,4 @@
-"""One attention layer on a kernel called by hand: what exporters for no model library are tried on."""
+"""One attention layer that calls a kernel directly: tests the exporters that need no model library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which examples were seen, a bit each."""
+"""A bitmap of the examples that were seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plan an epoch again and compare what it must have trained with what was."""
+"""Plans an epoch of the global deal again and compares it with the receipt of what was trained."""
 
 from __future__ import annotations
 

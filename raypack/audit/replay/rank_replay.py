@@ -1,4 +1,4 @@
-"""Train a run of the rank deal again, without training: every attempt's shards, resharded as the run was."""
+"""Replays a run of the rank deal without training: every attempt's shards, resharded as the run was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's epochs planned again under either deal, and where they end against where the checkpoint stands."""
+"""A run's epochs planned again under either deal, and their end compared with the checkpoint's position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands on a checkpoint's state begin with: its loaders, and the source where it is reachable."""
+"""Finds a checkpoint's loaders, and their source if it is reachable, for the commands on a state."""
 
 from __future__ import annotations
 

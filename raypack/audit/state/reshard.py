@@ -1,4 +1,4 @@
-"""What each of N ranks gets of a checkpoint, before they are started."""
+"""Previews what each of N data ranks would get from a checkpoint."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def reshard(
     source: Path | None = None,
     out: Path | None = None,
 ) -> Reshard:
-    """Tell what each of ``world_size`` ranks would get of a checkpoint; no Ray is started.
+    """Return what each of ``world_size`` ranks would get from a checkpoint; Ray is not started.
 
     Args:
         run: ``<storage_path>/<run name>``, or one checkpoint of it; a path or URI.

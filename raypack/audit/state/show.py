@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the data: everything that raypack knows of it, offline."""
+"""What a checkpoint holds of the data: everything that it records, read offline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes a resharded state: whole or not at all, and read back before it takes its place."""
+"""Writes a resharded state atomically, and reads it back before it is put in place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chain of greedy batches over one rank's order, from any slot on, found as far as it is asked for."""
+"""The chain of greedy batches over one rank's order, from any slot on, computed lazily."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What remains of an epoch of token batches, whatever the number of ranks."""
+"""The rest of an epoch of token batches, independent of the number of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a planner hands a reader: the plans of some consecutive micro-batches of one rank."""
+"""The planner's answer to a reader: the plans of some consecutive micro-batches of one rank."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Plans by address: the n-th micro-batch of a rank, counted from where an attempt began.
 
-What lies ahead is planned when it is asked for and kept until all ranks have committed it. Where the
-steps come from is the business of a step source: one for the global deal, one for a rank's own.
+Plans are made when they are asked for and kept until all ranks have committed them. The steps come from
+a step source: one for the global deal, one for a rank's own deal.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class PlanBuffer:
     """The plans of some ranks, by number of micro-batch.
 
     Args:
-        source: Steps from where the attempt began; moved on by this object alone.
+        source: Steps from the beginning of the attempt; only this object advances it.
     """
 
     def __init__(self, source: StepSource) -> None:
@@ -36,9 +36,9 @@ class PlanBuffer:
         return self._planned[0][0] if self._planned else self._frontier
 
     def move_to(self, first: int, epoch: int, cursor: StepCursor) -> None:
-        """Learn that everything below micro-batch ``first`` is committed and ends at ``cursor``.
+        """Drop the plans below micro-batch ``first``: they are committed and end at ``cursor``.
 
-        What is planned beyond stays; where nothing is (a restarted actor), planning goes on there.
+        Later plans stay; without any (a restarted actor), planning continues from ``cursor``.
         """
         while self._planned and self._planned[0][0] + self._planned[0][1].micros <= first:
             self._planned.popleft()

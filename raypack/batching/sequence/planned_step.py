@@ -1,4 +1,4 @@
-"""A step as its ranks will train it, and what gives such steps one after another."""
+"""A step as its ranks will train it, and the interface of what yields such steps."""
 
 from __future__ import annotations
 

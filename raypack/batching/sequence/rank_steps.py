@@ -1,4 +1,4 @@
-"""Steps of the rank deal: a rank's own batches, so many a step, whatever the others have."""
+"""Steps of the rank deal: a fixed number of the rank's own batches, whatever the other ranks have."""
 
 from __future__ import annotations
 

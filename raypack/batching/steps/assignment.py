@@ -1,4 +1,4 @@
-"""Who trains which batch of a step: equal counts, balanced by attention cost.
+"""Assigns a step's batches to ranks: equal counts, balanced by attention cost.
 
 A causal transformer layer costs a·Σ length for its dense part and b·Σ length² for its attention, so
 batches with equal numbers of tokens may differ by a factor in time. Longest processing time first

@@ -1,4 +1,4 @@
-"""One computation at a time, begun before its result is needed."""
+"""Computes one result at a time in a thread, before it is needed."""
 
 from __future__ import annotations
 

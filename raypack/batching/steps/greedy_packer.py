@@ -1,4 +1,4 @@
-"""Greedy packing of an epoch: the longest prefix of the order that fits, again and again."""
+"""Greedy packing of an epoch: each batch is the longest prefix of the remaining order that fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which packer makes the batches of an epoch, by the name of the packing."""
+"""Selects the packer of an epoch by the name of the packing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batches of an epoch, planned as far as they were asked for."""
+"""The batches of an epoch, planned lazily."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of planned batches, with what a step adds up of each."""
+"""A run of consecutive planned batches, with the per-batch numbers that a step sums."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The global plan: an epoch's order, packed into batches, grouped into optimizer steps.
 
 Planned for all ranks together and dealt afterwards, so step k trains the same examples at any world
-size, and its state knows nothing of ranks.
+size, and its state does not depend on ranks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raypack.sampling.states.records import check_record
 
 
 class StepPlanner:
-    """Plans the global order of an epoch into optimizer steps. For one thread at a time.
+    """Plans the global order of an epoch into optimizer steps. Not thread-safe.
 
     Args:
         source_id: The caller's name of the immutable source (a fingerprint, say).

@@ -1,4 +1,4 @@
-"""One optimizer step of the global plan, and where it lies in the epoch."""
+"""One optimizer step of the global plan, and its position in the epoch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Best-fit packing of an epoch, window by window.
 
-A window is a fixed extent of the order. Each is packed on its own, so (window, batches of it) says
-all that is needed to go on. Its batches come in a seeded order: as they are packed, those of long
-documents would come first.
+A window is a fixed extent of the order. Each is packed on its own, so (window, batches of it) is
+all that is needed to resume. Its batches are shuffled with a seed: in the order of packing, those of
+long documents would come first.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Examples on their way from rows to a shard, cut to the length that is allowed."""
+"""Examples between encoding and shard, cut to the maximum length."""
 
 from __future__ import annotations
 

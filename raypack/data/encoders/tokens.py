@@ -1,4 +1,4 @@
-"""Reads rows whose tokens were made before: flat Arrow arrays all the way."""
+"""Reads rows that are tokenised already, as flat Arrow arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a file holds, by its name."""
+"""The format of an input file, by its name.
+
+A new format needs a kind here, a reader in `rows.py`, and a rule in `data/ingest/chunks.py` for where
+its files are cut.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ class FileFormat:
 
 
 def format_of(base_name: str, name: str) -> FileFormat:
-    """Tell a file's format from its extensions.
+    """Return a file's format, by its extensions.
 
     Args:
         base_name: The file's own name.

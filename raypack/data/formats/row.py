@@ -1,4 +1,4 @@
-"""A row of the input, where it stands, and what is wrong with it."""
+"""A row of the input, its location, and its fault."""
 
 from __future__ import annotations
 

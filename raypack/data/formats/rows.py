@@ -1,4 +1,4 @@
-"""The rows of a piece, whatever its format."""
+"""Reads the rows of a piece, in any format."""
 
 from __future__ import annotations
 

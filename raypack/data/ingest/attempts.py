@@ -1,4 +1,4 @@
-"""The tracker of attempts at chunks: it knows which run, counts deaths, closes with the job."""
+"""The tracker of attempts at chunks: it counts them, knows which are running, and closes with the job."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class AttemptTracker:
         return self._attempts[chunk]
 
     def leave(self, chunk: int) -> None:
-        """Say that nothing is written for the chunk any more."""
+        """Record that nothing more is written for the chunk."""
         self._inside.discard(chunk)
 
     def close(self) -> int:
-        """Let nobody in from now on; returns how many are still inside."""
+        """Refuse new attempts from now on; return how many are still running."""
         self._closed = True
         return len(self._inside)
 

@@ -1,4 +1,4 @@
-"""The input cut into chunks that depend on nothing but themselves."""
+"""Cuts the input into chunks that can be read independently."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def _metadata() -> BlockMetadata:
 def _attempt(chunk: Chunk, out: str, reader: Any, options: PrepareOptions, tracker: Any) -> ChunkResult:
     """Prepare a chunk in a worker, unless the job has ended or the chunk has killed too many workers.
 
-    Ray Data tries a dead task again for ever, so the attempts are counted here.
+    Ray Data retries a failed task forever, so the attempts are counted here.
     """
     try:
         # Inside the block: a cancelled task must leave, even if it was cancelled while it entered.

@@ -1,4 +1,4 @@
-"""Finds the nodes that do not see a path, before any work is done."""
+"""Finds the nodes that cannot access a path, before any work is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps Ray Data from talking about the prepare job's own dataset."""
+"""Silences Ray Data's log output about the prepare job's own dataset."""
 
 from __future__ import annotations
 

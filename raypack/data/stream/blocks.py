@@ -1,4 +1,4 @@
-"""Blocks on their way to a rank: one Arrow row that holds some consecutive micro-batches.
+"""Blocks of a stream: one Arrow row that holds some consecutive micro-batches of a rank.
 
 One row is one block, since Ray Data cuts and joins tables of several rows by their bytes; it leaves
 a single row alone, so that what the reader yields is what the loader gets.

@@ -1,4 +1,4 @@
-"""Iterating over a dataset without leaving a thread of Ray Data behind."""
+"""Iterates over a dataset without leaking a thread of Ray Data."""
 
 from __future__ import annotations
 

@@ -37,11 +37,11 @@ class StepFacts:
     imbalance: float = math.nan
     """The greatest attention cost of a rank over the mean of all; NaN where it is not known."""
     end: StepCursor
-    """The boundary after the step, for the deal that it is of."""
+    """The boundary after the step, in its deal."""
 
 
 class Deal(Protocol):
-    """One rank's side of a deal, in the train process."""
+    """One rank's part in a deal, in the train process."""
 
     kind: str
     """``global`` or ``rank``."""
@@ -75,7 +75,7 @@ class Deal(Protocol):
         """
 
     def commit(self, facts: StepFacts) -> None:
-        """Move over a step that was trained."""
+        """Advance past a step that was trained."""
 
     def shared(self) -> Any:
         """Return JSON values that must be equal on all ranks at a report."""

@@ -1,8 +1,8 @@
-"""The rank deal in the train process: each rank its shard and its batches, kept together by a flag a step.
+"""The rank deal in the train process: each rank has its own shard and batches, synchronised once a step.
 
 Ranks may have different numbers of batches, and nothing is counted in advance: before each step the
 ranks add up who still has examples of the epoch, and those that have none take part with empty
-micro-batches until nobody has any. Tensor- and pipeline-parallel peers have the same shard, sampler and
+micro-batches until no rank has any. Tensor- and pipeline-parallel peers have the same shard, sampler and
 batches, each for itself, and are counted once.
 """
 
@@ -127,7 +127,7 @@ class RankDeal:
         )
 
     def commit(self, facts: StepFacts) -> None:
-        """Move over a step that was trained."""
+        """Advance past a step that was trained."""
         commit_examples(self._sampler, facts.end.position - self._sampler.sampler.committed)
         self._steps = facts.end.steps
         self._before = None

@@ -1,4 +1,4 @@
-"""The stream's rows on their way to steps."""
+"""Queues the stream's rows for steps."""
 
 from __future__ import annotations
 

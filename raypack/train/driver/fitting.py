@@ -1,9 +1,9 @@
 """What raypack adds to ``fit`` of Ray Train's trainers in the driver.
 
-Ray Train calls nobody in the driver when a run ends, and no callback at all in local mode. So two methods of
-its trainers' base class are wrapped when `raypack.train` is imported: `fit` says at its end which steps are
-in no checkpoint, and local mode gets the run's storage. Trainers whose train function opens no loader of
-raypack see neither, but for the run's last checkpoint in local mode.
+Ray Train has no driver hook for the end of a run, and calls no callback in local mode. So two methods of
+its trainers' base class are wrapped when `raypack.train` is imported: `fit` warns at its end of steps that
+no checkpoint holds, and local mode gets the run's storage. Trainers whose train function opens no loader
+of raypack see neither, except for the run's last checkpoint in local mode.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hooks of Ray Train's controller: are ours called the way they are written, and do they have a log."""
+"""Hooks of Ray Train's controller: a check of their signatures, and logging into the controller's log."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def _parameters(hook: Callable[..., Any]) -> list[tuple[str, inspect._ParameterK
 
 
 def log_where_ray_train_does() -> None:
-    """Send raypack's log lines to Ray Train's handlers, unless somebody has configured logging here.
+    """Send raypack's log lines to Ray Train's handlers, unless logging is configured here already.
 
-    In its controller Ray Train configures its own logger alone: information would be lost, and warnings
-    would not be in its files.
+    In its controller Ray Train configures only its own logger: raypack's info messages would be lost, and
+    its warnings would be missing from Ray Train's files.
     """
     own, trains = logging.getLogger("raypack"), logging.getLogger("ray.train")
     if trains.handlers and not own.handlers and not logging.getLogger().handlers:

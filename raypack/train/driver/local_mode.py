@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Manager(CheckpointManager):
-    """Ray Train's own bookkeeping, in a process in which nobody waits for it."""
+    """Ray Train's own bookkeeping, in a process without a controller."""
 
     def _notify(self) -> None:
         pass

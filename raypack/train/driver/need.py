@@ -1,4 +1,4 @@
-"""What a run's workers and readers take of a cluster, and whether it will ever have that.
+"""Resources of a run's workers and readers, and whether the cluster can ever provide them.
 
 A reader runs on its rank's node where it can and on any other where it cannot, so the CPUs that all
 workers leave are what counts.

@@ -1,4 +1,4 @@
-"""Where an attempt begins, for each deal: this rank's side of it, and what its planner is made of."""
+"""The start of an attempt, for each deal: this rank's part, and the arguments of its planner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The context of a train worker: its rank, its peers, its node; read from Ray Train, in this file alone."""
+"""The context of a train worker: its rank, its peers, its node. Only this file reads them from Ray Train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed data through ``ray.train.get_dataset_shard``, beside datasets of any other kind."""
+"""Packed data through ``ray.train.get_dataset_shard``, alongside other datasets."""
 
 from __future__ import annotations
 

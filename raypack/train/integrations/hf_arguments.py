@@ -1,4 +1,4 @@
-"""What a Trainer of transformers may not be asked for where its data is raypack's."""
+"""Checks the arguments of a transformers Trainer: which options cannot be used with raypack's data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A report's steps, taken by all ranks or by none: where one rank fails, all of them learn it at once."""
+"""The phases of a report, done by all ranks or by none: when one rank fails, all fail at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the run's last checkpoint holds, so that a report of the same is not written again."""
+"""What the run's last checkpoint holds, so that an identical report is not written again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a rank's own directory to the run's storage: tried again where that may help, named where not."""
+"""Uploads a rank's directory to the run's storage: retries transient errors, explains the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raypack.guards import degrade
 logger = logging.getLogger(__name__)
 
 WAITS_S = (1.0, 4.0, 16.0)
-"""Pauses before an upload is tried again, seconds: long enough for a store that throttles."""
+"""Pauses before an upload is retried, seconds: long enough for a store that throttles."""
 _LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS)
 """What waiting does not mend: no space, no permission."""
 
