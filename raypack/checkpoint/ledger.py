@@ -25,7 +25,7 @@ class Attempt:
     """One stretch of steps trained by one set of workers under one budget."""
 
     number: int
-    """Count of starts of the run in this lineage, from 0."""
+    """Index of the attempt in this lineage, from 0."""
     world_size: int
     """Data ranks."""
     first_step: int
@@ -50,7 +50,7 @@ class Refused:
     """Steps of an epoch that were retried or skipped."""
 
     retries: int = 0
-    """How often a step was begun again."""
+    """Calls of `Step.retry`."""
     steps: int = 0
     """Steps that were skipped."""
     numbers: tuple[int, ...] = ()
@@ -90,9 +90,9 @@ class EpochEntry:
     receipt: Receipt = field(default_factory=Receipt)
     """What the train loops of all ranks received and committed, added up."""
     refused: Refused = field(default_factory=Refused)
-    """Steps that were begun again or skipped."""
+    """Steps that were retried or skipped."""
     batches: int = 0
-    """Batches with documents that were committed, over all data ranks; those of skipped steps not counted."""
+    """Batches with documents that were committed, over all data ranks, without those of skipped steps."""
     observed: int = 0
     """Those of them that were seen to be trained: a gradient reached their loss."""
 

@@ -39,7 +39,7 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class StateFiles:
-    """A loader's files as they were read: they belong together, and what they say is not believed yet."""
+    """A loader's files as read: complete and of one report, but their contents are not validated yet."""
 
     file: str
     """Path of the run's state, for messages."""
@@ -50,7 +50,7 @@ class StateFiles:
 
     @property
     def source_path(self) -> str:
-        """Where the run found its source, as the checkpoint says."""
+        """Path of the run's source, according to the checkpoint."""
         return _named(self.file, lambda: checked_path(self.values["source_path"]))
 
     def state(self, examples: int | None = None) -> RunState:
@@ -126,13 +126,13 @@ def read_files(filesystem: pafs.FileSystem, path: str, name: str | None = None) 
     values = load(STATE, lambda values: _kind(values, manifest))
     ranks = None
     if manifest["deal"] == "rank":
-        with ThreadPoolExecutor(_READERS) as pool:  # small files, far away: side by side
+        with ThreadPoolExecutor(_READERS) as pool:  # small remote files: read in parallel
             ranks = tuple(pool.map(load_rank, range(manifest["world_size"])))
     return StateFiles(f"{folder}/{STATE}", values, ranks)
 
 
 def folder_of(path: str, name: str | None) -> str:
-    """Return where a loader's files lie in a checkpoint.
+    """Return the folder of a loader's files in a checkpoint.
 
     Raises:
         CheckpointError: The name is no identifier, as a loader's is: it would lead elsewhere.

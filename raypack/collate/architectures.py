@@ -1,6 +1,6 @@
-"""Which attention implementations keep packed documents apart, by transformers' model types.
+"""Which attention implementations isolate packed documents, by transformers' model types.
 
-Seen with `TRANSFORMERS` on tiny random copies: other documents' tokens were changed, which must move no
+Measured with `TRANSFORMERS` on tiny random copies: other documents' tokens were changed, which must move no
 logit, and each document was run alone. Flash attention was a stand-in that attends by the offsets it is
 handed. Whoever is not listed has not been tried.
 """
@@ -8,7 +8,7 @@ handed. Whoever is not listed has not been tried.
 from __future__ import annotations
 
 TRANSFORMERS = "5.24"
-"""The version that the table was made with."""
+"""The version that the table was measured with."""
 
 FLASH, FLEX, SDPA, EAGER = "flash_attention_2", "flex_attention", "sdpa", "eager"
 

@@ -117,7 +117,7 @@ class PackedBatch:
     def for_hf_loss(self, num_items: float | torch.Tensor | None = None) -> dict[str, Any]:
         """Return ``labels`` and ``num_items_in_batch``, for a transformers model that computes its loss.
 
-        Pass it beside the other arguments: ``model(**batch.for_hf_sdpa(), **batch.for_hf_loss()).loss``.
+        Pass it with the other arguments: ``model(**batch.for_hf_sdpa(), **batch.for_hf_loss()).loss``.
         An empty batch gives 0, never NaN.
 
         Args:
@@ -151,7 +151,7 @@ class PackedBatch:
         return exporters.flex(self, window)
 
     def for_torch_varlen(self, *, window: int | None = None) -> dict[str, Any]:
-        """Return what torch's ``varlen_attn`` is given beside q, k and v; causal.
+        """Return what torch's ``varlen_attn`` takes in addition to q, k and v; causal.
 
         Args:
             window: keys a query sees, itself included; None: all of its document up to itself.

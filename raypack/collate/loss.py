@@ -12,7 +12,7 @@ from raypack.choices import IGNORE_INDEX
 from raypack.errors import BatchError
 
 CHUNK_CELLS = 2**24
-"""Logits widened at once: 64 MiB of float32."""
+"""Logits converted to float32 at a time: 64 MiB."""
 
 
 def next_token_loss_sum(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -47,7 +47,7 @@ def next_token_loss_sum(logits: torch.Tensor, labels: torch.Tensor) -> torch.Ten
 
 
 class _NextTokenLossSum(torch.autograd.Function):
-    """The sum, with a backward pass that computes the softmax again instead of keeping it."""
+    """The sum, with a backward pass that recomputes the softmax instead of storing it."""
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ Made = TypeVar("Made")
 
 
 class Streams(Protocol):
-    """A side stream of a device, beside the one that the caller works on."""
+    """A side stream of a device, in addition to the caller's current stream."""
 
     def side(self) -> AbstractContextManager[Any]:
         """Return a context whose device work is queued on the side stream."""
@@ -58,7 +58,7 @@ class CudaStreams:
         return event
 
     def join(self, mark: torch.cuda.Event, tensors: list[torch.Tensor]) -> None:
-        """Let the current stream wait for an event; the host goes on at once."""
+        """Let the current stream wait for an event, without blocking the host."""
         current = torch.cuda.current_stream(self._device)
         current.wait_event(mark)
         for tensor in tensors:
@@ -86,7 +86,7 @@ class DevicePrefetcher(Generic[Row, Made]):
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether `start` begins anything."""
+        """Whether `start` prefetches."""
         return self._streams is not None
 
     def start(self, row: Row) -> None:

@@ -1,1 +1,1 @@
-"""What each attention backend needs, which one to take, and the proof that it isolates."""
+"""Exporters for each attention backend, the choice of a backend, and the test that it isolates."""

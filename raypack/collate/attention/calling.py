@@ -1,4 +1,4 @@
-"""How a model is run on a batch, and on a document alone, for the proof that documents stay apart."""
+"""Runs a model on a batch and on single documents, for the isolation test."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def hf_flash(batch: PackedBatch) -> Arguments:
 
 
 def linear_attention(batch: PackedBatch) -> Arguments:
-    """Return what recurrent layers of transformers (linear attention, Mamba, convolutions) need beside.
+    """Return what recurrent layers of transformers (linear attention, Mamba, convolutions) need in addition.
 
     They see no mask and no positions: without ``seq_idx`` and the offsets, one document's state runs
     into the next. Rows of one document with padding after it need nothing.
@@ -113,7 +113,7 @@ def trl(batch: PackedBatch) -> Arguments:
 
 
 def hf_loss(batch: PackedBatch, num_items: float | torch.Tensor | None) -> Arguments:
-    """Return what a transformers model computes its loss from, beside its other arguments.
+    """Return what a transformers model computes its loss from, in addition to its other arguments.
 
     transformers divides the sum by ``num_items_in_batch``, and takes the mean without it, which is NaN
     where nothing is supervised. So it is always given, and never 0.
@@ -142,14 +142,14 @@ def hf_flex(batch: PackedBatch, model_or_config: Any) -> Arguments:
 
 
 def flex(batch: PackedBatch, window: int | None) -> Arguments:
-    """Return what `torch.nn.attention.flex_attention.flex_attention` is given beside q, k and v."""
+    """Return what `torch.nn.attention.flex_attention.flex_attention` takes in addition to q, k and v."""
     from raypack.collate.masks.flex import block_mask
 
     return {"block_mask": block_mask(batch.segment_ids, _window(window))}
 
 
 def torch_varlen(batch: PackedBatch, window: int | None) -> Arguments:
-    """Return what `torch.nn.attention.varlen.varlen_attn` is given beside q, k and v.
+    """Return what `torch.nn.attention.varlen.varlen_attn` takes in addition to q, k and v.
 
     It has no causal flag: causal is a window without a right side.
     """

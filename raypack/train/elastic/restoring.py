@@ -27,8 +27,8 @@ def get_good_checkpoint(names: Sequence[str | None] = (None,)) -> Checkpoint | N
     """Return the run's newest checkpoint from which the data can resume; call it in the train function.
 
     Use it in place of `ray.train.get_checkpoint` where the last checkpoint is damaged: load the model from
-    what it returns, and give that to ``get_loader(..., checkpoint=...)``. Where the last one is good, both
-    return the same, so a train function may use it always. Only the data's state is read, not the model's
+    what it returns, and give that to ``get_loader(..., checkpoint=...)``. If the last one is good, both
+    return the same, so a train function may always use it. Only the data's state is read, not the model's
     files.
 
     Args:
