@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Manager(CheckpointManager):
-    """Ray Train's own bookkeeping, in a process without a controller."""
+    """Ray Train's checkpoint manager, in a process with no waiter to notify."""
 
     def _notify(self) -> None:
         pass
