@@ -37,7 +37,9 @@ def fit(place, recipe, workers, name="one", **config):
     run = {"storage_filesystem": failing_storage.failing_storage(place / "orders")}
     env = {"TMPDIR": str(place / "tmp"), "RAYPACK_STRICT": "0"}  # uploads are tried again
     config["orders"] = str(place / "orders")
-    return running.fit(storage_functions.train, place, recipe, workers, name=name, run=run, env=env, **config)
+    return running.fit(
+        storage_functions.train, place, recipe, workers, name=name, run=run, env=env, expected=None, **config
+    )
 
 
 @pytest.fixture(scope="module")
