@@ -54,6 +54,22 @@ class SyncCalls:
                 passed.discard(micro)
             raise
 
+    def check_before(self, used_before: bool | None) -> None:
+        """Check a call against the steps before: one without any call left its reduction to the peers alone.
+
+        Args:
+            used_before: Whether earlier steps were trained with `Step.sync`; None where there are none.
+
+        Raises:
+            LoaderError: They were trained without it.
+        """
+        if used_before is False:
+            raise LoaderError(
+                f"step {self._step} uses step.sync, but a step before it was committed without any call: "
+                "gradients would be reduced with those of another step on other ranks; use 'with "
+                "step.sync(model, batch)' for every micro-batch of every step, also for an empty one"
+            )
+
     def check_next(self, given: int) -> None:
         """Check a loop that passes each micro-batch before it takes the next, when it asks for the next.
 

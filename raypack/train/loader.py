@@ -65,7 +65,7 @@ class PackedLoader:
         self._on_close = on_close
         self._trained = ReceiptAccumulator(source.fingerprint)
         self._open_step: Step | None = None
-        self._uses_sync = False
+        self._uses_sync: bool | None = None
         self._stream: Stream | None = None
         self._shape = BatchShape.parse(layout=recipe.options.layout)
         self._batches = DevicePrefetcher(self._to_batch, streams_of(device))

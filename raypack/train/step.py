@@ -36,7 +36,7 @@ class Step:
         rows: Rows,
         batches: DevicePrefetcher[StreamRow, PackedBatch],
         on_commit: Callable[[Step], None],
-        uses_sync: bool = False,
+        uses_sync: bool | None = None,
     ) -> None:
         self._index = index
         self._world_size = world_size
@@ -164,6 +164,7 @@ class Step:
         uses it must do so for every micro-batch, empty ones included, and equally often on every rank; one
         that is left out is an error when the next is taken, or at `commit`.
         """
+        self._try.syncs.check_before(self._uses_sync)
         return self._try.syncs.context(model, self._try.number_of(batch, "sync"), self._try.given)
 
     def loss(self, logits: torch.Tensor, batch: PackedBatch) -> torch.Tensor:
@@ -222,7 +223,7 @@ class Step:
                 f"step {self.index} has {self.micro_batches} micro-batches on this rank, but only "
                 f"{self._try.given} were taken before commit: iterate over the whole step"
             )
-        self._try.syncs.check_all(self._uses_sync)
+        self._try.syncs.check_all(bool(self._uses_sync))
         self._try.flags.check(self.index, [row.indices for row in self._taken])
         self._close()
 
@@ -238,7 +239,7 @@ class Step:
         """
         self._check_uncommitted("begun again")
         self._retries += 1
-        self._uses_sync = self.uses_sync
+        self._uses_sync = True if self._try.syncs.used else self._uses_sync
         self._try = StepTry(self.index, self.micro_batches)
 
     def skip(self) -> None:
@@ -269,9 +270,11 @@ class Step:
         self._taken.clear()
 
     @property
-    def uses_sync(self) -> bool:
-        """Whether the loop has used `sync`, in this step or before."""
-        return self._uses_sync or self._try.syncs.used
+    def uses_sync(self) -> bool | None:
+        """Whether the loop uses `sync`, as its steps so far show; None before one was trained."""
+        if self._skipped and not self._try.syncs.used:
+            return self._uses_sync
+        return bool(self._uses_sync) or self._try.syncs.used
 
     @property
     def facts(self) -> StepFacts:

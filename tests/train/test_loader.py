@@ -138,6 +138,18 @@ def test_a_loop_that_has_used_sync_is_refused_in_a_later_step_without(source):
             step.commit()
 
 
+def test_a_loop_that_has_left_out_sync_in_its_first_step_is_refused_when_it_uses_it(source):
+    with Attempt(recipe_of(source), source, 2) as run:
+        steps, model = iter(run.loaders[0]), torch.nn.Linear(1, 1)
+        list(step := next(steps))
+        step.skip()  # trains nothing, so says nothing of the loop
+        list(step := next(steps))
+        step.commit()
+        step = next(steps)
+        with pytest.raises(LoaderError, match=r"step 2 uses step\.sync, but a step before it was committed"):
+            step.sync(model, next(iter(step)))
+
+
 def test_max_steps_ends_the_run_and_a_later_attempt_counts_what_was_done(source, tmp_path):
     recipe = recipe_of(source, max_steps=5)
     with Attempt(recipe, source, 2) as run:
