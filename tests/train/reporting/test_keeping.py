@@ -32,7 +32,7 @@ def local_run(run, **keep):
 
 def add(run, to, *kinds):
     for number, (kind, score) in enumerate(kinds):
-        path = run.attempt.save(run.worker, f"{len(os.listdir(run.worker)):x}{number:x}".ljust(32, "0"))
+        path = run.attempt.save(run.place, f"{len(os.listdir(run.place)):x}{number:x}".ljust(32, "0"))
         path = path.rename(path.with_name(kind))
         if kind.startswith("damaged"):
             os.truncate(path / "raypack/state.json", 200)
@@ -42,7 +42,7 @@ def add(run, to, *kinds):
 
 
 def kept(run):
-    return sorted(path.name for path in run.worker.iterdir() if path.is_dir())
+    return sorted(path.name for path in run.place.iterdir() if path.is_dir())
 
 
 @pytest.mark.parametrize(
@@ -51,11 +51,11 @@ def kept(run):
 )
 def test_the_newest_good_checkpoint_is_kept_while_newer_ones_are_not_good(run, keep, after_faults):
     to = local_run(run, num_to_keep=keep)
-    run.worker.mkdir(parents=True, exist_ok=True)
+    run.place.mkdir(parents=True, exist_ok=True)
     add(run, to, ("good0", 0), ("good1", 0), ("damaged1", 0), ("damaged2", 0), ("foreign", 0))
     after_faults = after_faults or ["good0", "good1", "damaged1", "damaged2", "foreign"]
     assert kept(run) == sorted(after_faults)
-    listed = [one.path.rsplit("/", 1)[1] for one in registered(pafs.LocalFileSystem(), str(run.worker))]
+    listed = [one.path.rsplit("/", 1)[1] for one in registered(pafs.LocalFileSystem(), str(run.place))]
     assert listed == after_faults[::-1]  # newest first
     assert local_run(run, num_to_keep=keep).last.path.endswith("/foreign")
     add(run, local_run(run, num_to_keep=keep), ("good2", 0), ("good3", 0), ("good4", 0))
@@ -64,14 +64,14 @@ def test_the_newest_good_checkpoint_is_kept_while_newer_ones_are_not_good(run, k
 
 def test_a_score_decides_what_is_kept_beside_the_newest_good_checkpoint(run):
     to = local_run(run, num_to_keep=1, checkpoint_score_attribute="score")
-    run.worker.mkdir(parents=True, exist_ok=True)
+    run.place.mkdir(parents=True, exist_ok=True)
     add(run, to, ("good0", 9), ("good1", 3), ("damaged1", 5))
     assert kept(run) == ["damaged1", "good0", "good1"]
 
 
 def test_without_num_to_keep_nothing_is_deleted(run):
     to = local_run(run)
-    run.worker.mkdir(parents=True, exist_ok=True)
+    run.place.mkdir(parents=True, exist_ok=True)
     add(run, to, ("good0", 0), ("damaged1", 0), ("good1", 0))
     assert kept(run) == ["damaged1", "good0", "good1"]
 
