@@ -2,6 +2,7 @@
 
 import ast
 import gzip
+import importlib
 import json
 import re
 import shlex
@@ -153,3 +154,25 @@ def test_every_file_that_a_page_names_is_there():
         named += re.findall(r"((?:tests|bench|examples)/[\w/]+\.py)", (ROOT / page).read_text())
         missing = [n for n in named if not (any(folder.rglob(n)) or (ROOT / n).exists())]
         assert missing == [], f"{page} names {missing}"
+
+
+def test_every_dotted_name_that_a_page_gives_is_there():
+    for page in PAGES:
+        for name in set(re.findall(r"\b(raypack(?:\.[a-zA-Z_]\w*)+)", (ROOT / page).read_text())):
+            assert named(name), f"{page} gives {name}"
+
+
+def named(dotted):
+    """Return whether a dotted name leads somewhere, by imports and attributes."""
+    parts = dotted.split(".")
+    for cut in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[cut:]:
+            if not hasattr(found, part):
+                return False
+            found = getattr(found, part)
+        return True
+    return False
