@@ -22,13 +22,13 @@ class Deaths:
     """The kills that are this rank's to do, each once in the whole run."""
 
     def __init__(self, place, kills, rank, world):
-        self.worker, self.rank, self.world = place, rank, world
+        self.place, self.rank, self.world = place, rank, world
         self.kills = [kill for kill in kills if kill["rank"] % world == rank]
 
     def due(self, kind, step):
         """Return the first kill of a kind that is due and was not done; it is marked as done."""
         for kill in self.kills:
-            marker = self.worker / f"kill-{kill['number']}"
+            marker = self.place / f"kill-{kill['number']}"
             if kill["kind"] == kind and step >= kill["step"] and not marker.exists():
                 marker.write_text(json.dumps({"step": step, "rank": self.rank, "world": self.world}))
                 return kill

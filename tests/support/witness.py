@@ -21,12 +21,12 @@ class Witness(RaypackCallback):
 
     def __init__(self, place):
         super().__init__()
-        self.worker = place
+        self.place = place
         self.reports = 0
 
     def note(self, hook, **more):
         """Write a line down."""
-        with open(f"{self.worker}/hooks.jsonl", "a") as file:
+        with open(f"{self.place}/hooks.jsonl", "a") as file:
             file.write(json.dumps({"hook": hook, "saves": self._saves, **more}) + "\n")
 
     def after_controller_start(self, train_run_context):

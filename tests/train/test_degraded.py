@@ -57,6 +57,8 @@ def test_an_elastic_range_that_cannot_be_read_fails_a_strict_run(without_context
 
 
 def test_a_local_mode_that_cannot_be_told_is_an_error_in_a_strict_run_alone(monkeypatch, caplog):
+    # Ray keeps the context of a local run after its end, and another test may have had one.
+    monkeypatch.setattr("ray.train.v2._internal.execution.train_fn_utils._train_fn_utils", None)
     assert worker_context._local_context() is None  # no train function runs here
     monkeypatch.setitem(sys.modules, "ray.train.v2.api.context", None)
     with pytest.raises(DegradedError, match="local mode"):

@@ -58,7 +58,7 @@ class Run:
         patch(monkeypatch)
         monkeypatch.setattr(start, "join_rendezvous", rendezvous.join)
         monkeypatch.setattr(start, "start_planner", self.planner)
-        monkeypatch.setattr(start.WorkerContext, "current", self.worker)
+        monkeypatch.setattr(start.WorkerContext, "current", self.context)
         monkeypatch.setattr(deal_starts, "require_group", lambda *_: None)
         monkeypatch.setattr(deal_starts, "add_up", lambda values, device: total(values))
         monkeypatch.setattr(ray.train, "get_checkpoint", lambda: self.checkpoint)
@@ -69,7 +69,7 @@ class Run:
                 self.actors[name] = LocalActor(partial(NodePlanner, spec))
             return self.actors[name]
 
-    def place(self):
+    def context(self):
         return replace(worker_of(self.here.rank, self.world_size), group=self.group)
 
     def open(self, **options):
