@@ -34,6 +34,10 @@ class Witness(RaypackCallback):
         ElasticScalingPolicy._count_possible_workers = lambda policy, reserved: 1 + (self.reports >= 2)
         self.note("controller start")
 
+    def after_controller_state_update(self, previous_state, current_state):
+        super().after_controller_state_update(previous_state, current_state)
+        self.note("state", state=type(current_state).__name__)
+
     def after_report(self, training_report, metrics):
         super().after_report(training_report, metrics)
         self.reports += 1

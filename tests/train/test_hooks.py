@@ -55,8 +55,9 @@ def of(lines, hook):
 
 def test_every_hook_is_called_by_rays_controller_in_its_turn(run):
     lines = run[0]
-    assert len(callback._needed) == 6
-    order = [line["hook"] for line in lines if line["hook"] != "report"]
+    assert len(callback._needed) == 7
+    assert "RunningState" in {line["state"] for line in of(lines, "state")}
+    order = [line["hook"] for line in lines if line["hook"] not in ("report", "state")]
     assert order == [
         *("controller start", "resize", "start"),
         *("resize", "shutdown", "start"),
