@@ -41,7 +41,8 @@ class Witness(RaypackCallback):
     def after_report(self, training_report, metrics):
         super().after_report(training_report, metrics)
         self.reports += 1
-        self.note("report", path=training_report.checkpoint.path, **training_report.metrics)
+        if training_report.checkpoint is not None:  # a report of what is held already has none
+            self.note("report", path=training_report.checkpoint.path, **training_report.metrics)
 
     def after_worker_group_start(self, worker_group):
         super().after_worker_group_start(worker_group)
