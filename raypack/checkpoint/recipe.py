@@ -36,34 +36,7 @@ class Pace:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a source is packed, ordered, dealt and streamed.
-
-    Args:
-        source: Path or URI of a prepared source that every node sees, or an `ArrowSource`.
-        maximum_tokens: Budget of a batch in token slots.
-        maximum_examples: Most examples in a batch; None is no limit.
-        layout: ``packed`` (one flat row, documents isolated) or ``padded`` (one document a row).
-        deal: ``global``: steps are planned for all ranks together and dealt to them, so that they
-            hold the same examples at any world size. ``rank``: each rank has its shard of the order
-            and packs batches of its own; ranks that finish an epoch early take part with empty ones.
-        batches_per_step: Batches of an optimizer step over all ranks. None takes the number of
-            workers of the first start (the largest, if a range) and keeps it at every later size.
-        tokens_per_step: Instead of it, token slots of a step; rounded up to whole batches.
-        packing: ``best_fit``: each window of the order is packed as full as it can be. ``greedy``: the
-            longest prefix of the order that fits, nothing pulled forward; the only packing of
-            ``deal="rank"``. None is best fit, and greedy where ranks deal for themselves.
-        window: Examples of a window of best fit. None takes the power of two that holds 2,000 budgets
-            or more at the mean length. Must be None under greedy packing.
-        shuffle: ``full``: one shuffle of all examples. ``block``: blocks of neighbours are shuffled, and
-            examples within a window of some blocks. None is full for a source on a local disk, and block
-            where an example costs the reading of many: in an object store, and in an index of Parquet.
-        attention_cost: Weights (linear, quadratic) of the balance over ranks; see `AttentionCost`.
-        seed: Seed of the order; None is source order.
-        epochs: Epochs of the run.
-        max_steps: Optimizer steps after which the run ends, if it has not before; None is no limit.
-        ahead: Micro-batches that a rank's stream may be ahead of what it has committed; None takes
-            four blocks and at least two steps; less than one step is raised to one.
-        backend: ``ray_data``, or ``direct``: a thread in the train process, without Ray Data.
+    """The record of `raypack.PackedData`, which describes its fields; it asks no cluster and imports no Ray.
 
     Raises:
         SamplerError: A value is out of range.
