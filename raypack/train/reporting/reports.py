@@ -81,9 +81,8 @@ def report(
     first = next(iter(loaders.values()))
     worker = first.worker
     payloads = {name: one.report_payload() for name, one in loaders.items()}
-    count = _reports[first.rendezvous] = (
-        _reports.get(first.rendezvous, 0) + 1
-    )  # what was refused here is no report
+    count = _reports.get(first.rendezvous, 0) + 1  # after the checks: what they refuse is no report
+    _reports[first.rendezvous] = count
     barrier = ReportBarrier(first.rendezvous, count, timeout_s)
     last = last_report(worker.group)
     same = last is not None and last.is_like(metrics, save, worker.rank)
