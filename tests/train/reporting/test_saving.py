@@ -139,7 +139,7 @@ def test_a_rank_whose_answer_was_lost_with_the_meeting_saves_where_the_others_do
         for saver in ranks.savers:
             saver._proposal.result(5)
     assert ranks.savers[0]._outcome.result(5)  # here, and not read before the end of the step
-    ranks.savers[1]._rendezvous._asked = None
+    ranks.savers[1]._rendezvous._pending_save = None
     ranks.rendezvous.die()
     ranks.savers[1]._outcome = ranks.savers[1]._rendezvous.answer_save(0, 0, True)  # sent again, as by Ray
     ranks.at = 7
