@@ -62,7 +62,7 @@ class Standing:
         """Return the run's state as JSON values, with the receipts of all data ranks added up.
 
         Args:
-            report_id: The report's report ID.
+            report_id: The report's ID.
             payloads: What `report_payload` returned on each process, by rank.
 
         Raises:
